@@ -1,0 +1,336 @@
+"""The models an algorithm holds: policy, reference, value model.
+
+    Policy      a causal language model whose lm_head is rlkit's Head; the module that trains
+    reference   the same model before training: a frozen copy, or the policy with its adapters off
+    ValueModel  a copy of the backbone with one number a token on top (PPO's critic)
+
+The head runs inside `forward`, on the N valid completion tokens alone: hidden states of prompts and
+padding never meet the vocabulary. One explicit attention mask serves sampling, scoring and
+training, so that a plan under fake tensors takes the same branches as the real step.
+Left out on purpose: encoder-decoders, vision, mixture-of-experts losses.
+"""
+
+import copy
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlkit.head import Head
+from rlkit.optional import require
+from rlkit.paths import data_path
+from rlkit.rollout import Rollout
+
+BUILT_IN = {"adder": ("adder",)}
+"""Model names that rlkit ships -> their folder under data/."""
+
+
+def model_folder(name: str | Path) -> str:
+    """A folder to load from, or the hub id unchanged.
+
+    Raises FileNotFoundError for what is neither a built-in name, a folder nor a possible hub id.
+    """
+    if str(name) in BUILT_IN:
+        return str(data_path(*BUILT_IN[str(name)]))
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path)
+    parts = str(name).split("/")
+    if path.is_absolute() or len(parts) != 2 or parts[0] in ("", ".", "..", "~"):
+        known = ", ".join(sorted(BUILT_IN))
+        raise FileNotFoundError(
+            f"model={str(name)!r}: there is no such folder; give a folder that holds config.json, "
+            f"a hub id like 'Qwen/Qwen3-0.6B', or a built-in name ({known})"
+        )
+    return str(name)
+
+
+def load_model(name: str | Path, **kwargs: Any) -> nn.Module:
+    """A causal language model in float32, from a built-in name, a folder or a hub id.
+
+    Safetensors only, and no code from the model's folder is run.
+    Raises FileNotFoundError with one sentence if there is no such model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    options = {"dtype": torch.float32, "use_safetensors": True} | kwargs
+    return _from_pretrained(AutoModelForCausalLM, name, options)
+
+
+def load_tokenizer(name: str | Path) -> Any:
+    """The tokenizer that belongs to `load_model(name)`."""
+    from transformers import AutoTokenizer
+
+    return _from_pretrained(AutoTokenizer, name, {})
+
+
+def _from_pretrained(auto: Any, name: str | Path, options: dict[str, Any]) -> Any:
+    folder = model_folder(name)
+    try:
+        return auto.from_pretrained(folder, **options)
+    except OSError as error:
+        if Path(folder).is_dir():
+            what = f"the folder {folder} does not hold a complete model"
+        else:
+            what = "it is not a folder here, and the Hugging Face hub did not give it"
+        first = str(error).strip().splitlines()[0]
+        raise FileNotFoundError(f"model={str(name)!r}: {what} ({first})") from error
+
+
+def causal_lm(model: nn.Module) -> nn.Module:
+    """The transformers model inside a PEFT wrapper, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def add_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
+    """The model with fresh adapters (LoRA by `peft_config`); its own weights are frozen.
+
+    Raises ValueError for adapters that rlkit's forward would pass by, ImportError without peft.
+    """
+    peft = require("peft", "peft_config")
+    if getattr(peft_config, "is_prompt_learning", False):
+        raise ValueError(
+            f"peft_config={type(peft_config).__name__} adds virtual tokens, which rlkit's forward "
+            "would pass by; use LoraConfig"
+        )
+    wrapped = peft.get_peft_model(model, peft_config)
+    head = causal_lm(wrapped).get_output_embeddings()
+    if not isinstance(head, nn.Linear):
+        raise ValueError(
+            "peft_config adapts the output head (lm_head), which rlkit replaces; "
+            "leave lm_head out of target_modules and modules_to_save"
+        )
+    return wrapped
+
+
+def logit_transform(config: Any) -> dict[str, float | None]:
+    """What the model does to its logits after lm_head: Gemma's softcap, Cohere's or Granite's scale."""
+    scale = getattr(config, "logit_scale", None) or 1.0
+    if divisor := getattr(config, "logits_scaling", None):
+        scale = scale / divisor
+    return {
+        "logit_softcap": getattr(config, "final_logit_softcapping", None),
+        "logit_scale": float(scale),
+    }
+
+
+class Backbone:
+    """Calls the transformer below the head with explicit masks and positions.
+
+    Raises ValueError for attention patterns that one explicit mask cannot express.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.module = causal_lm(model).base_model
+        self.config = causal_lm(model).config.get_text_config()
+        # transformers 5.20 renamed the argument
+        names = inspect.signature(self.module.forward).parameters
+        self.cache_name = "cache" if "cache" in names else "past_key_values"
+        self.layers = set(getattr(self.config, "layer_types", None) or ())
+        if unknown := self.layers - {"full_attention", "sliding_attention"}:
+            raise ValueError(
+                f"layers of type {sorted(unknown)} are not supported; "
+                "rlkit trains models of full and sliding-window attention"
+            )
+
+    def __call__(
+        self, ids: Tensor, key_mask: Tensor, positions: Tensor, cache: Any = None
+    ) -> Tensor:
+        """ids, positions: [B, S]; key_mask: [B, past + S] bool. Returns hidden [B, S, H]."""
+        kwargs = {self.cache_name: cache, "use_cache": cache is not None}
+        masks = self.attention_mask(key_mask, ids.size(1))
+        out = self.module(input_ids=ids, attention_mask=masks, position_ids=positions, **kwargs)
+        return out.last_hidden_state
+
+    def attention_mask(self, key_mask: Tensor, queries: int) -> Tensor | dict[str, Tensor]:
+        """One mask [B, 1, queries, keys], or one for each kind of layer."""
+        if "flash" in str(self.config._attn_implementation):
+            return key_mask
+        window = getattr(self.config, "sliding_window", None)
+        if "sliding_attention" in self.layers:
+            return {
+                kind: self._mask(key_mask, queries, window if kind.startswith("slid") else None)
+                for kind in self.layers
+            }
+        uses_window = window is not None and not self.layers
+        return self._mask(key_mask, queries, window if uses_window else None)
+
+    def _mask(self, key_mask: Tensor, queries: int, window: int | None) -> Tensor:
+        keys = torch.arange(key_mask.size(1), device=key_mask.device)
+        query = keys[-queries:, None]  # [queries, 1]
+        allowed = keys <= query
+        if window is not None:
+            allowed = allowed & (keys > query - window)
+        # a padding query sees itself, since the softmax of nothing is NaN
+        mask = (allowed & key_mask[:, None, :]) | (keys == query)  # [B, queries, keys]
+        mask = mask[:, None]
+        if self.config._attn_implementation == "sdpa":
+            return mask
+        lowest = torch.finfo(torch.float32).min
+        return torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, lowest)
+
+
+class Policy(nn.Module):
+    """A causal language model that scores, samples and computes its own loss.
+
+    The root unit of a sharded run: everything that needs the weights happens inside `forward`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        head: str = "auto",
+        tile_bytes: int | None = None,
+        temperature: float = 1.0,
+        amp_dtype: torch.dtype | None = None,
+        with_values: bool = False,
+    ) -> None:
+        """model: from `load_model`, perhaps with adapters. with_values: a value head on the trunk."""
+        super().__init__()
+        self.model = model
+        lm = causal_lm(model)
+        linear = lm.get_output_embeddings()
+        if not isinstance(linear, Head):
+            options = logit_transform(lm.config.get_text_config())
+            lm.set_output_embeddings(Head.from_linear(linear, **options))
+        self.head.mode, self.head.tile_bytes = head, tile_bytes
+        self.backbone = Backbone(model)
+        self.temperature = temperature
+        self.amp_dtype = amp_dtype
+        self.value_head = value_head(self.head.weight) if with_values else None
+
+    @property
+    def head(self) -> Head:
+        return causal_lm(self.model).get_output_embeddings()
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.weight.device
+
+    def forward(
+        self,
+        rollout: Rollout,
+        objective: Any = None,
+        totals: Any = None,
+        *,
+        entropy: bool = True,
+        entropy_threshold: Tensor | None = None,
+    ) -> tuple[Any, ...]:
+        """Scores a micro-batch, or computes its share of the loss.
+
+        rollout: a micro-batch made by `Rollout.rows`, B rows and T completion tokens.
+        Without objective returns (logp, entropy), both [B, T] float32, 0 on padding; with one
+        (loss, sums). A policy with a value head appends values [B, T].
+        """
+        with autocast(self.device, self.amp_dtype):
+            hidden = completion_states(self.backbone, rollout)  # [N, H]
+            targets = rollout.completion_ids.flatten()[rollout.index]  # [N]
+            if objective is None:
+                scores = self.head(hidden, targets, temperature=self.temperature, entropy=entropy)
+                out = tuple(None if x is None else on_tokens(x, rollout) for x in scores)
+            else:
+                out = self.head(
+                    hidden,
+                    targets,
+                    objective=objective,
+                    temperature=self.temperature,
+                    entropy=entropy or objective.needs_entropy,
+                    entropy_threshold=entropy_threshold,
+                    index=rollout.index,
+                    mask=rollout.mask,
+                    advantages=rollout.advantages,
+                    logp_old=rollout.logp_old,
+                    logp_ref=rollout.logp_ref,
+                    totals=totals,
+                )
+            if self.value_head is not None:
+                out = (*out, on_tokens(self.value_head(hidden).float().squeeze(1), rollout))
+        return out
+
+    def new_cache(self) -> Any:
+        """An empty key-value cache for `decode`."""
+        from transformers import DynamicCache
+
+        # without the model's config: sliding layers too keep every key, the mask does the sliding
+        return DynamicCache()
+
+    def decode(self, ids: Tensor, key_mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        """Logits of the next token, [B, V] float32; appends to the cache."""
+        with autocast(self.device, self.amp_dtype):
+            hidden = self.backbone(ids, key_mask, positions, cache)[:, -1]
+            logits = self.head(hidden).float() * self.head.logit_scale
+        if (cap := self.head.logit_softcap) is not None:
+            logits = cap * torch.tanh(logits / cap)
+        return logits
+
+    @contextmanager
+    def without_adapters(self) -> Iterator[None]:
+        """Inside, the policy is its own reference: the model as it was before its adapters."""
+        with self.model.disable_adapter():
+            yield
+
+    def save(self, folder: str | Path, tokenizer: Any = None) -> None:
+        """A plain Hugging Face folder (an adapter folder if the policy has adapters)."""
+        self.model.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+
+
+class ValueModel(nn.Module):
+    """PPO's critic as a model of its own: values[b, t] judges the text before token t."""
+
+    def __init__(self, model: nn.Module, amp_dtype: torch.dtype | None = None) -> None:
+        """model: a causal language model that becomes this one's own (pass a copy)."""
+        super().__init__()
+        weight = causal_lm(model).get_output_embeddings().weight
+        self.model = causal_lm(model).base_model
+        self.value_head = value_head(weight)
+        self.backbone = Backbone(model)
+        self.amp_dtype = amp_dtype
+
+    def forward(self, rollout: Rollout) -> Tensor:
+        """rollout: a micro-batch made by `Rollout.rows`. Returns values [B, T], 0 on padding."""
+        with autocast(self.value_head.weight.device, self.amp_dtype):
+            hidden = completion_states(self.backbone, rollout)
+            return on_tokens(self.value_head(hidden).float().squeeze(1), rollout)
+
+
+def completion_states(backbone: Backbone, rollout: Rollout) -> Tensor:
+    """Hidden states from which each valid completion token was drawn, [N, H].
+
+    The state that predicts token t sits one place to its left, so the last token is never fed.
+    """
+    ids = torch.cat([rollout.prompt_ids, rollout.completion_ids], 1)[:, :-1]
+    key_mask = torch.cat([rollout.prompt_mask, rollout.mask], 1)[:, :-1]
+    positions = (key_mask.cumsum(1) - 1).clamp(min=0)
+    hidden = backbone(ids, key_mask, positions)[:, rollout.prompt_ids.size(1) - 1 :]  # [B, T, H]
+    return hidden.flatten(0, 1).index_select(0, rollout.index)
+
+
+def on_tokens(x: Tensor, rollout: Rollout) -> Tensor:
+    """[N] of the valid tokens -> [B, T], 0 elsewhere."""
+    flat = x.new_zeros(rollout.mask.numel()).index_copy(0, rollout.index, x)
+    return flat.view_as(rollout.mask)
+
+
+def value_head(weight: Tensor) -> nn.Linear:
+    """hidden -> one number, starting at 0: the first advantages are then the rewards themselves."""
+    linear = nn.Linear(weight.size(1), 1, device=weight.device)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """The model as it is now, without gradients: the reference of a full fine-tuning run."""
+    return copy.deepcopy(model).requires_grad_(False).eval()
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Mixed precision for float32 weights; nothing at all if dtype is None."""
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
