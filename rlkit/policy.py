@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlkit.head import Head
+from rlkit.head import Head, into_rows
 from rlkit.optional import require
 from rlkit.paths import data_path
 from rlkit.rollout import Rollout
@@ -108,7 +108,7 @@ def add_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
 
 
 def logit_transform(config: Any) -> dict[str, float | None]:
-    """What the model does to its logits after lm_head: Gemma's softcap, Cohere's or Granite's scale."""
+    """What a model does to its logits after lm_head: Gemma's softcap, Cohere's scale."""
     scale = getattr(config, "logit_scale", None) or 1.0
     if divisor := getattr(config, "logits_scaling", None):
         scale = scale / divisor
@@ -190,7 +190,7 @@ class Policy(nn.Module):
         amp_dtype: torch.dtype | None = None,
         with_values: bool = False,
     ) -> None:
-        """model: from `load_model`, perhaps with adapters. with_values: a value head on the trunk."""
+        """model: from `load_model`, perhaps with adapters. with_values: value head on the trunk."""
         super().__init__()
         self.model = model
         lm = causal_lm(model)
@@ -314,8 +314,7 @@ def completion_states(backbone: Backbone, rollout: Rollout) -> Tensor:
 
 def on_tokens(x: Tensor, rollout: Rollout) -> Tensor:
     """[N] of the valid tokens -> [B, T], 0 elsewhere."""
-    flat = x.new_zeros(rollout.mask.numel()).index_copy(0, rollout.index, x)
-    return flat.view_as(rollout.mask)
+    return into_rows(x, rollout.index, rollout.mask.shape)
 
 
 def value_head(weight: Tensor) -> nn.Linear:

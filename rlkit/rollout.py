@@ -151,3 +151,29 @@ def generate(
         finished=finished,
         logp_sampled=logp[:, :used],
     )
+
+
+def concatenate(parts: Sequence[Rollout], pad_id: int) -> Rollout:
+    """Rollouts of different lengths as one: prompts padded left, completions right."""
+    if len(parts) == 1:
+        return parts[0]
+    width = max(p.prompt_ids.size(1) for p in parts)
+    length = max(p.completion_ids.size(1) for p in parts)
+    filled = {"prompt_ids": pad_id, "prompt_mask": False, "completion_ids": pad_id, "mask": False}
+    out = {}
+    for f in fields(Rollout):
+        values = [getattr(p, f.name) for p in parts]
+        if values[0] is None:
+            continue
+        if values[0].dim() == 2:
+            missing = (width if f.name.startswith("prompt") else length, filled.get(f.name, 0.0))
+            left = f.name.startswith("prompt")
+            values = [padded(v, *missing, left=left) for v in values]
+        out[f.name] = torch.cat(values)
+    return Rollout(**out)
+
+
+def padded(x: Tensor, width: int, value: float, left: bool) -> Tensor:
+    """[B, W] -> [B, width]."""
+    more = width - x.size(1)
+    return torch.nn.functional.pad(x, (more, 0) if left else (0, more), value=value)

@@ -1,0 +1,206 @@
+"""The command line: every config field is a flag.
+
+rlkit doctor
+rlkit train grpo --preset tiny --task sums --seed 1
+rlkit eval --model runs/grpo-sums-1 --task sums
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+EXPECTED = (ValueError, TypeError, FileNotFoundError, FloatingPointError, RuntimeError, ImportError)
+"""Errors whose message is meant for the person at the keyboard."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained on what."""
+
+    preset: Literal["tiny", "cpu-real", "t4", "h100"] = "tiny"
+    """Settings to start from; every other flag changes one of them."""
+    task: Literal["sums", "steps"] = "sums"
+    """sums: two numbers. steps: three to five numbers, worked out step by step."""
+    model: str = "adder"
+    """A built-in name, a folder or a hub id."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code (2: something the caller can mend)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if argv[0] not in COMMANDS:
+        from rlkit.config import unknown
+
+        print(f"rlkit: {unknown('command', argv[0], COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        return COMMANDS[argv[0]][0](argv[1:]) or 0
+    except EXPECTED as error:
+        print(f"rlkit: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("rlkit: stopped", file=sys.stderr)
+        return 130
+
+
+def overview() -> str:
+    """The list of commands."""
+    lines = [f"  rlkit {name:8} {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        ["usage: rlkit COMMAND [flags]; rlkit COMMAND --help explains each", "", *lines]
+    )
+
+
+def doctor(argv: list[str]) -> int | None:
+    """What this machine can do."""
+    from rlkit import doctor
+
+    return doctor.main()
+
+
+def algorithms() -> dict[str, tuple[type, type]]:
+    """Name -> (trainer, config)."""
+    import rlkit
+
+    return {
+        "grpo": (rlkit.GRPOTrainer, rlkit.GRPOConfig),
+        "rloo": (rlkit.RLOOTrainer, rlkit.RLOOConfig),
+        "ppo": (rlkit.PPOTrainer, rlkit.PPOConfig),
+    }
+
+
+def train(argv: list[str]) -> None:
+    """Trains, evaluates before and after, and says where the model is."""
+    from dataclasses import replace
+
+    from rlkit.config import unknown
+
+    known = algorithms()
+    if not argv or argv[0] not in known:
+        if argv and not argv[0].startswith("-"):
+            raise ValueError(unknown("algorithm", argv[0], known))
+        print("usage: rlkit train grpo|rloo|ppo [flags]; rlkit train grpo --help explains them")
+        return
+    trainer_class, config_class = known[argv[0]]
+    run, args, resume = parse_training(argv, config_class)
+    if args.output_dir is None:
+        args = replace(args, output_dir=f"runs/{args.name}-{run.task}-{args.seed}")
+    trainer = make_trainer(trainer_class, run, args)
+    print(f"{args.name} on {run.task} from {run.model}, {args.max_steps} steps, {where(trainer)}")
+    report("before", trainer)
+    trainer.train(resume_from_checkpoint=resume)
+    print(f"model and log.csv in {args.output_dir}")
+    report("after", trainer)
+    print(f"eval accuracy {trainer.evaluate()['accuracy']:.3f}")
+
+
+def parse_training(argv: list[str], config_class: type) -> tuple[Run, Any, str | None]:
+    """Flags -> what to run, the config, and the checkpoint to resume from."""
+    import tyro
+
+    start = preset_of(argv[1:])
+    defaults = config_class.preset(start.preset, start.task)
+
+    @dataclass(frozen=True)
+    class Flags:
+        run: Annotated[Run, tyro.conf.arg(name="")]
+        config: Annotated[config_class, tyro.conf.arg(name="")] = defaults
+        resume_from_checkpoint: str | None = None
+        """A checkpoint, or an output_dir, whose newest one is taken."""
+
+    flags = tyro.cli(
+        Flags,
+        args=argv[1:],
+        default=Flags(run=start),
+        prog=f"rlkit train {argv[0]}",
+        description=config_class.__doc__,
+    )
+    return flags.run, flags.config, flags.resume_from_checkpoint
+
+
+def preset_of(argv: list[str]) -> Run:
+    """--preset and --task, which decide the defaults of all other flags."""
+    found = {}
+    for i, word in enumerate(argv):
+        flag, _, value = word.partition("=")
+        if flag in ("--preset", "--task") and (value or i + 1 < len(argv)):
+            found[flag[2:]] = value or argv[i + 1]
+    return Run(**found)
+
+
+def make_trainer(trainer_class: type, run: Run, args: Any) -> Any:
+    """A trainer for one of the built-in tasks."""
+    from rlkit.tasks import load_task
+
+    task = load_task(run.task)
+    return trainer_class(
+        model=run.model,
+        reward_funcs=task.reward,
+        args=args,
+        train_dataset=task.train,
+        eval_dataset=task.eval,
+    )
+
+
+def where(trainer: Any) -> str:
+    """The device and the precision of a run."""
+    args = trainer.args
+    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
+    return f"{trainer.policy.device}, {precision}"
+
+
+def report(when: str, trainer: Any) -> None:
+    """Accuracy on held-out prompts, greedy and sampled."""
+    greedy = trainer.evaluate()["accuracy"]
+    sampled = trainer.evaluate(greedy=False)["accuracy"]
+    print(f"{when:6} held-out accuracy: greedy {greedy:.3f}, sampled {sampled:.3f}")
+
+
+def evaluate(argv: list[str]) -> None:
+    """Greedy and sampled accuracy of a model on a task's held-out prompts."""
+    import tyro
+
+    import rlkit
+
+    @dataclass(frozen=True)
+    class Flags:
+        """Accuracy of a model on held-out prompts."""
+
+        model: str = "adder"
+        """A built-in name, a folder or a hub id."""
+        task: Literal["sums", "steps"] = "sums"
+        """Whose held-out prompts are answered."""
+
+    flags = tyro.cli(Flags, args=argv, prog="rlkit eval")
+    args = rlkit.RLOOConfig.preset("tiny", flags.task)
+    trainer = make_trainer(rlkit.RLOOTrainer, Run(task=flags.task, model=flags.model), args)
+    print(f"sampled accuracy {trainer.evaluate(greedy=False)['accuracy']:.3f}")
+    print(f"eval accuracy {trainer.evaluate()['accuracy']:.3f}")
+
+
+def bench(argv: list[str]) -> int | None:
+    """Measurements."""
+    from rlkit import bench
+
+    return bench.main(argv)
+
+
+def course(argv: list[str]) -> int | None:
+    """The notebooks."""
+    from rlkit import course
+
+    return course.cli(argv)
+
+
+COMMANDS: dict[str, tuple[Callable[[list[str]], int | None], str]] = {
+    "doctor": (doctor, "what this machine can do, and what is missing"),
+    "train": (train, "train a model: rlkit train grpo|rloo|ppo --preset tiny --task sums|steps"),
+    "eval": (evaluate, "accuracy of a model on held-out prompts"),
+    "bench": (bench, "measure: rlkit bench train|learning"),
+    "course": (course, "build, open or reset the notebooks"),
+}
+"""Command -> the function behind it and one line about it."""

@@ -1,0 +1,148 @@
+"""What a run leaves behind and shows: log.csv, a progress bar, warnings in words."""
+
+import csv
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from rlkit.advantages import moments
+from rlkit.config import TrainConfig
+from rlkit.optim import add_sums
+from rlkit.rollout import Rollout
+
+COLUMNS_LAST = ("accuracy", "warnings")
+"""Columns that come and go; always there, so that the file keeps one header."""
+
+
+class Log:
+    """Writes each logged step to output_dir/log.csv and to the progress bar."""
+
+    def __init__(self, args: TrainConfig, history: list[dict[str, Any]]) -> None:
+        """history: steps that an earlier part of this run has already taken."""
+        self.args, self.done = args, list(history)
+        self.told: set[str] = set()
+
+    def __enter__(self) -> Self:
+        args = self.args
+        self.bar = tqdm(
+            total=args.max_steps,
+            initial=len(self.done),
+            desc=args.name,
+            unit="step",
+            disable=args.disable_tqdm,
+            dynamic_ncols=True,
+        )
+        self.path = None
+        if args.output_dir is not None:
+            folder = Path(args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.path = folder / "log.csv"
+            write_csv(self.path, self.done)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.bar.close()
+
+    def write(self, row: dict[str, Any], completions: list[dict[str, Any]]) -> None:
+        """One step: a CSV row, the bar, new warnings and some completions."""
+        self.done.append(row)
+        for warning in row.get("warnings", ()):
+            kind = warning.split(":")[0]
+            if kind not in self.told:
+                self.told.add(kind)
+                self.bar.write(f"step {row['step']}: {warning}")
+        due = row["step"] % self.args.logging_steps == 0
+        if due and self.path is not None:
+            append_csv(self.path, self.done)
+        if due:
+            for shown in completions[: self.args.num_completions_to_print]:
+                self.bar.write("{reward:6.2f}  {prompt!r} -> {completion!r}".format_map(shown))
+            self.bar.set_postfix_str(brief(row), refresh=False)
+        self.bar.update()
+
+
+def brief(row: dict[str, Any]) -> str:
+    """The numbers worth a glance: reward, KL and accuracy where they are known."""
+    shown = [("reward", "reward"), ("kl", "kl"), ("accuracy", "accuracy")]
+    return ", ".join(f"{label} {row[key]:.3f}" for key, label in shown if row.get(key) is not None)
+
+
+def columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Column names in the order of first use, the optional ones last."""
+    names = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS_LAST)
+    return [*names, *COLUMNS_LAST]
+
+
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as CSV cells."""
+    cells = {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()}
+    return cells | {"warnings": " | ".join(row.get("warnings", ()))}
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """All rows, with a header that holds every column that any of them has."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if not rows:
+            return
+        writer = csv.DictWriter(file, columns(rows), restval="")
+        writer.writeheader()
+        writer.writerows(map(flat, rows))
+
+
+def append_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Adds the last row; a column seen for the first time rewrites the file."""
+    if len(rows) < 2 or columns(rows) != columns(rows[:-1]) or not path.stat().st_size:
+        write_csv(path, rows)
+        return
+    with path.open("a", newline="", encoding="utf-8") as file:
+        csv.DictWriter(file, columns(rows), restval="").writerow(flat(rows[-1]))
+
+
+def describe(rollout: Rollout, num_generations: int, names: list[str]) -> dict[str, float]:
+    """What a rollout says about itself: rewards, lengths, groups that agree with themselves.
+
+    names: of the reward functions; their means are told apart where there are several.
+    """
+    rewards = rollout.rewards
+    groups = rewards.view(-1, num_generations)
+    row = {
+        "reward": float(rewards.nanmean()),
+        "reward_std": float(moments(rewards, ~rewards.isnan()).std()),
+    }
+    if len(names) > 1:
+        row |= dict(zip(names, rollout.rewards_per_func.nanmean(0).tolist(), strict=True))
+    return row | {
+        "completion_length": float(rollout.mask.sum(1).float().mean()),
+        "truncated": float((~rollout.finished).float().mean()),
+        "dead_groups": float((groups.amax(1) == groups.amin(1)).float().mean()),
+    }
+
+
+@torch.no_grad()
+def kl_of(rollout: Rollout) -> dict[str, float]:
+    """Mean log-ratio to the reference a token (k1), where the algorithm scored both."""
+    if rollout.logp_ref is None or rollout.logp_old is None:
+        return {}
+    kl = torch.where(rollout.mask, rollout.logp_old - rollout.logp_ref, 0.0)
+    return {"kl": float(kl.sum() / rollout.mask.sum().clamp(min=1))}
+
+
+def summarise(results: list[dict[str, Any]]) -> dict[str, float]:
+    """Means over the optimiser steps of one pass; the only place where the update is read back."""
+    sums: dict[str, tuple[Tensor, Tensor]] = {}
+    for result in results:
+        add_sums(sums, result["sums"])
+    row = {name: float(value / count.clamp(min=1)) for name, (value, count) in sums.items()}
+    for name in ("loss", "grad_norm"):
+        row[name] = sum(float(r[name]) for r in results) / len(results)
+    row["overflows"] = sum(not bool(r["finite"]) for r in results)
+    return row

@@ -1,0 +1,385 @@
+"""One loop for every algorithm:
+
+    generate -> score -> advantages -> updates -> log
+
+What makes PPO, RLOO and GRPO themselves stands in ppo.py, rloo.py and grpo.py: their config, their
+advantages, their objective and the models they hold. Everything here is theirs in common.
+"""
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlkit import health, prompts
+from rlkit.checkpoint import load_checkpoint, save_checkpoint
+from rlkit.config import TrainConfig
+from rlkit.logs import Log, describe, kl_of, summarise
+from rlkit.objectives import Totals
+from rlkit.optim import Optimizer
+from rlkit.policy import (
+    Policy,
+    add_adapters,
+    causal_lm,
+    frozen_copy,
+    load_model,
+    load_tokenizer,
+)
+from rlkit.prompts import Prompts
+from rlkit.rewards import RewardFunc, as_list, combine, func_name, score
+from rlkit.rollout import Rollout, concatenate, generate
+from rlkit.sampling import Sampler
+
+
+class Trainer(ABC):
+    """The loop. Subclasses say what they hold (`build`), how they judge (`judge`) and what they
+    minimise (`objective`, `loss`)."""
+
+    def __init__(
+        self,
+        model: str | Path | nn.Module,
+        reward_funcs: RewardFunc | list[RewardFunc],
+        args: TrainConfig,
+        train_dataset: Sequence[dict[str, Any]],
+        eval_dataset: Sequence[dict[str, Any]] | None = None,
+        processing_class: Any = None,
+        peft_config: Any = None,
+    ) -> None:
+        """model: a built-in name ("adder"), a folder, a hub id or a causal language model.
+
+        reward_funcs: one or several functions in TRL's form. train_dataset, eval_dataset: rows with
+        a `prompt`. processing_class: the tokenizer, needed with a model object. peft_config: a
+        LoraConfig; the reference is then the policy with its adapters off.
+        Raises ValueError, TypeError or FileNotFoundError, in one sentence, before any work starts.
+        """
+        self.args = args
+        self.reward_funcs = as_list(reward_funcs)
+        self.reward_names = [f"reward/{func_name(f)}" for f in self.reward_funcs]
+        combine(torch.zeros(1, len(self.reward_funcs)), args.reward_weights)
+        self.objective = args.objective()
+        if args.num_threads:
+            torch.set_num_threads(args.num_threads)
+        model, self.tokenizer = self._load(model, processing_class)
+        self.eos_ids = prompts.eos_ids(self.tokenizer, model)
+        room = {
+            "context_length": getattr(_config(model), "max_position_embeddings", None),
+            "max_completion_length": args.max_completion_length,
+        }
+        self.prompts = Prompts(train_dataset, self.tokenizer, field="train_dataset", **room)
+        self.eval_prompts = None
+        if eval_dataset is not None:
+            self.eval_prompts = Prompts(eval_dataset, self.tokenizer, field="eval_dataset", **room)
+        self.build(model, peft_config)
+        updates = args.max_steps * args.updates_per_step
+        self.optimizer = Optimizer(self.trained_modules(), args, updates)
+        self.history: list[dict[str, Any]] = []
+        self.callbacks: list[Callable[[dict[str, Any]], None]] = []
+        self.completions: list[dict[str, Any]] = []
+        self._stop = False
+        self._overflows = 0
+
+    # --- what the algorithm holds
+
+    def _load(self, model: Any, tokenizer: Any) -> tuple[nn.Module, Any]:
+        if isinstance(model, nn.Module):
+            if tokenizer is None:
+                raise ValueError("processing_class is missing: a model object needs its tokenizer")
+        else:
+            tokenizer = tokenizer or load_tokenizer(model)
+            model = load_model(model)
+        prompts.check_tokenizer(tokenizer, _config(model).vocab_size)
+        return model, tokenizer
+
+    def build(self, model: nn.Module, peft_config: Any) -> None:
+        """Makes self.policy, and self.reference if the KL divergence counts."""
+        args = self.args
+        self.reference: Policy | None = None
+        self.has_adapters = peft_config is not None or hasattr(model, "disable_adapter")
+        if args.beta and not self.has_adapters:
+            self.reference = Policy(frozen_copy(model), **self.policy_options())
+        if peft_config is not None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(args.seed)
+                model = add_adapters(model, peft_config)
+        if torch.cuda.is_available():
+            model = model.cuda()
+            self.reference = self.reference and self.reference.cuda()
+        if args.gradient_checkpointing:
+            causal_lm(model).gradient_checkpointing_enable({"use_reentrant": False})
+            if self.has_adapters:
+                causal_lm(model).enable_input_require_grads()
+        self.policy = Policy(model, **self.policy_options())
+
+    def policy_options(self) -> dict[str, Any]:
+        """Settings of every policy and reference of this run."""
+        args = self.args
+        dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+        return {
+            "head": args.head,
+            "tile_bytes": args.tile_bytes,
+            "temperature": args.temperature,
+            "amp_dtype": dtype,
+        }
+
+    def trained_modules(self) -> list[nn.Module]:
+        """What the optimiser sees."""
+        return [self.policy]
+
+    # --- the loop
+
+    def train(self, resume_from_checkpoint: str | None = None) -> list[dict[str, Any]]:
+        """Runs max_steps steps, or until `stop()`. Returns `history`.
+
+        Raises FloatingPointError on a loss or gradient that is not finite; the weights are then
+        those of the last good step.
+        """
+        if resume_from_checkpoint is not None:
+            load_checkpoint(self, resume_from_checkpoint)
+        self._stop = False
+        with Log(self.args, self.history) as log:
+            for step in range(len(self.history), self.args.max_steps):
+                row = self.step(step)
+                self.history.append(row)
+                log.write(row, self.completions)
+                for callback in self.callbacks:
+                    callback(row)
+                if self.args.save_steps and row["step"] % self.args.save_steps == 0:
+                    save_checkpoint(self, row["step"])
+                if self._stop:
+                    break
+        if self.args.output_dir is not None:
+            self.policy.save(self.args.output_dir, self.tokenizer)
+        return self.history
+
+    def stop(self) -> None:
+        """Asks `train` to end after the step it is in. May be called from any thread."""
+        self._stop = True
+
+    def step(self, step: int) -> dict[str, Any]:
+        """One pass: generate, score, advantages, updates. Returns the row for `history`."""
+        start = time.perf_counter()
+        count = self.args.generation_batch_size // self.args.num_generations
+        picked = self.prompts.pick(step, count, self.args.seed)
+        rollout = self.generate(picked, step)
+        generated = time.perf_counter()
+        extra = self.score(rollout, self.prompts, picked, step)
+        row = (
+            {"step": step + 1}
+            | describe(rollout, self.args.num_generations, self.reward_names)
+            | extra
+        )
+        if self.args.mask_truncated_completions:
+            rollout.mask = rollout.mask & rollout.finished[:, None]
+        self.judge(rollout)
+        scored = time.perf_counter()
+        row |= kl_of(rollout) | self.update(rollout, step)
+        row |= {
+            "seconds": time.perf_counter() - start,
+            "seconds_generate": generated - start,
+            "seconds_score": scored - generated,
+            "seconds_update": time.perf_counter() - scored,
+        }
+        if self._due(step):
+            row["accuracy"] = self.evaluate()["accuracy"]
+        row["warnings"] = health.check(row, self.history)
+        return row
+
+    def _due(self, step: int) -> bool:
+        every = self.args.eval_steps
+        if self.eval_prompts is None or not every:
+            return False
+        return (step + 1) % every == 0 or step + 1 == self.args.max_steps
+
+    def generate(self, picked: list[int], step: int) -> Rollout:
+        """num_generations completions of each picked prompt."""
+        args = self.args
+        sampler = Sampler(
+            seed=args.seed,
+            step=step,
+            temperature=args.temperature,
+            top_k=args.top_k,
+            top_p=args.top_p,
+        )
+        size = args.max_generation_batch or args.generation_batch_size
+        at_once = max(size // args.num_generations, 1)
+        return self._complete(self.prompts, picked, sampler, args.num_generations, at_once)
+
+    def _complete(
+        self, prompts: Prompts, picked: list[int], sampler: Sampler, group: int, at_once: int
+    ) -> Rollout:
+        self.policy.eval()
+        parts = []
+        for first in range(0, len(picked), at_once):
+            ids, mask = prompts.batch(picked[first : first + at_once], self.policy.device)
+            parts.append(
+                generate(
+                    self.policy,
+                    ids,
+                    mask,
+                    sampler,
+                    num_generations=group,
+                    max_completion_length=self.args.max_completion_length,
+                    eos_ids=self.eos_ids,
+                    pad_id=self.tokenizer.pad_token_id,
+                    rows=torch.arange(first * group, (first + ids.size(0)) * group),
+                )
+            )
+        return concatenate(parts, self.tokenizer.pad_token_id)
+
+    def score(
+        self, rollout: Rollout, prompts: Prompts, picked: list[int], step: int
+    ) -> dict[str, float]:
+        """Fills in the rewards; returns what reward functions logged by `log_metric`."""
+        group = len(rollout) // len(picked)
+        rows = [i for i in picked for _ in range(group)]
+        ids = [i[m].tolist() for i, m in zip(rollout.completion_ids, rollout.mask, strict=True)]
+        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        questions = [prompts.rows[i]["prompt"] for i in rows]
+        completions: list[Any] = texts
+        if not isinstance(questions[0], str):
+            completions = [[{"role": "assistant", "content": text}] for text in texts]
+        logged: dict[str, float] = {}
+        rewards = score(
+            self.reward_funcs,
+            questions,
+            completions,
+            ids,
+            prompts.columns(rows),
+            trainer_state=SimpleNamespace(global_step=step, max_steps=self.args.max_steps),
+            log_metric=logged.__setitem__,
+            log_extra=lambda name, values: None,
+        )
+        rollout.rewards_per_func = rewards
+        rollout.rewards = combine(rewards, self.args.reward_weights)
+        shown = zip(questions, texts, rollout.rewards.tolist(), strict=True)
+        self.completions = [
+            {"prompt": q, "completion": c, "reward": r} for q, c, r in list(shown)[: 4 * group]
+        ]
+        device = self.policy.device
+        rollout.rewards, rollout.rewards_per_func = rollout.rewards.to(device), rewards.to(device)
+        return logged
+
+    @abstractmethod
+    def judge(self, rollout: Rollout) -> None:
+        """Fills in logp_old, logp_ref and advantages, as the algorithm wants them."""
+
+    # --- log-probs outside the update
+
+    @torch.no_grad()
+    def on_rollout(self, score: Callable[[Rollout], Tensor], rollout: Rollout) -> Tensor:
+        """A function of micro-batches -> [b, t], over the whole rollout: [B, T]."""
+        whole = torch.zeros(rollout.mask.shape, device=rollout.mask.device)
+        for rows in torch.arange(len(rollout)).split(self.args.per_device_train_batch_size):
+            part = score(rollout.rows(rows))
+            whole[rows, : part.size(1)] = part
+        return whole
+
+    def logp(self, rollout: Rollout) -> Tensor:
+        """Log-probs [B, T] of the policy as it is now."""
+        return self.on_rollout(lambda part: self.policy(part, entropy=False)[0], rollout)
+
+    def logp_reference(self, rollout: Rollout) -> Tensor:
+        """Log-probs [B, T] of the reference model."""
+        if self.reference is not None:
+            return self.on_rollout(lambda part: self.reference(part, entropy=False)[0], rollout)
+        with self.policy.without_adapters():
+            return self.logp(rollout)
+
+    # --- the update
+
+    def update(self, rollout: Rollout, step: int) -> dict[str, Any]:
+        """All optimiser steps that this rollout is used for; returns their log entries."""
+        args = self.args
+        self.policy.train()
+        size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        results, dropped = [], 0
+        for iteration in range(args.num_iterations):
+            for rows in self._order(len(rollout), step, iteration).split(size):
+                batch, totals = rollout.rows(rows), Totals.of(rollout.mask[rows])
+                keep = self.rows_that_teach(batch)
+                dropped += len(batch) - len(keep)
+                threshold = self.entropy_threshold(batch)
+                micro = [batch.rows(r) for r in keep.split(args.per_device_train_batch_size)]
+                results.append(
+                    self.optimizer.step(
+                        micro if len(keep) else [],
+                        lambda m, totals=totals, t=threshold: self.loss(m, totals, t),
+                    )
+                )
+                self._check_finite(results[-1], batch, step)
+        return summarise(results) | {"dropped_rows": dropped, "lr": self.optimizer.learning_rate}
+
+    def _order(self, size: int, step: int, iteration: int) -> Tensor:
+        if self.args.updates_per_step == self.args.num_iterations:
+            return torch.arange(size)  # one update sees all rows, in any order
+        order = list(range(size))
+        random.Random(f"{self.args.seed} {step} {iteration}").shuffle(order)
+        return torch.tensor(order)
+
+    def rows_that_teach(self, batch: Rollout) -> Tensor:
+        """Rows with a coefficient that is not 0: the others would cost time and change nothing."""
+        teaches = (batch.advantages != 0) & batch.mask.any(1)
+        return teaches.cpu().nonzero().squeeze(1)
+
+    def entropy_threshold(self, batch: Rollout) -> Tensor | None:
+        """The entropy above which tokens count; None unless the objective masks by entropy."""
+        return None
+
+    def loss(
+        self, micro_batch: Rollout, totals: Totals, threshold: Tensor | None = None
+    ) -> tuple[Tensor, dict]:
+        """A micro-batch's share of the loss, and its sums for the log."""
+        return self.policy(micro_batch, self.objective, totals, entropy_threshold=threshold)
+
+    def _check_finite(self, result: dict[str, Any], batch: Rollout, step: int) -> None:
+        if bool(result["finite"]):
+            self._overflows = 0
+            return
+        self._overflows += 1
+        if self.args.fp16 and self._overflows < 10:
+            return
+        path = health.save_batch(batch, self.args.output_dir, step + 1)
+        cause = "ten overflows in a row" if self.args.fp16 else "the loss or a gradient"
+        raise FloatingPointError(
+            f"step {step + 1}: {cause} is not finite (loss {float(result['loss'])}, gradient norm "
+            f"{float(result['grad_norm'])}); the weights are those of step {step}, the batch is "
+            f"in {path}"
+        )
+
+    # --- using the model
+
+    def evaluate(self, greedy: bool = True) -> dict[str, float]:
+        """Completes eval_dataset; `accuracy` is the mean of the first reward function.
+
+        greedy: the likeliest token each time; False draws one completion a prompt at temperature.
+        """
+        if self.eval_prompts is None:
+            raise ValueError("eval_dataset is missing: there is nothing to evaluate on")
+        rollout = self._answer(self.eval_prompts, greedy)
+        shown = self.completions
+        self.score(rollout, self.eval_prompts, list(range(len(self.eval_prompts))), 0)
+        self.completions = shown
+        means = rollout.rewards_per_func.nanmean(0).tolist()
+        return {"accuracy": means[0]} | dict(zip(self.reward_names, means, strict=True))
+
+    def _answer(self, prompts: Prompts, greedy: bool) -> Rollout:
+        args, everyone = self.args, list(range(len(prompts)))
+        sampler = Sampler(seed=args.seed, temperature=args.temperature, greedy=greedy)
+        return self._complete(prompts, everyone, sampler, 1, args.per_device_eval_batch_size)
+
+    def complete(self, prompts: list[Any], greedy: bool = True) -> list[str]:
+        """The model's answers to some prompts, as text."""
+        rows = Prompts([{"prompt": p} for p in prompts], self.tokenizer, field="prompts")
+        rollout = self._answer(rows, greedy)
+        ids = [i[m] for i, m in zip(rollout.completion_ids, rollout.mask, strict=True)]
+        return self.tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+
+def _config(model: nn.Module) -> Any:
+    return causal_lm(model).config.get_text_config()
