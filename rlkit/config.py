@@ -12,13 +12,14 @@ gradient_accumulation_steps optimiser steps: one, unless you reuse a batch as PP
 """
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(ABC):
     """Settings that PPO, RLOO and GRPO share."""
 
     # --- the run
@@ -118,6 +119,11 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check(self)
+        self.objective()  # whose settings are checked where they are used
+
+    @abstractmethod
+    def objective(self) -> Any:
+        """What is minimised: an objective of rlkit.objectives with these settings."""
 
     @property
     def micro_batches(self) -> int:

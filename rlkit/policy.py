@@ -72,7 +72,7 @@ def _from_pretrained(auto: Any, name: str | Path, options: dict[str, Any]) -> An
     folder = model_folder(name)
     try:
         return auto.from_pretrained(folder, **options)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if Path(folder).is_dir():
             what = f"the folder {folder} does not hold a complete model"
         else:

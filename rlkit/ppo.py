@@ -139,7 +139,7 @@ class PPOTrainer(Trainer):
         args, batch = self.args, micro_batch
         loss, sums, *values = self.policy(batch, self.objective, totals)
         predicted = values[0] if values else self.value_model(batch)
-        extra, value_sums = value_loss(
+        extra = value_loss(
             predicted,
             batch.values,
             batch.returns,
@@ -147,4 +147,5 @@ class PPOTrainer(Trainer):
             clip=args.cliprange_value,
             totals=totals,
         )
-        return loss + args.vf_coef * extra, sums | value_sums
+        sums["value_loss"] = (extra.detach() * totals.tokens, batch.mask.sum())
+        return loss + args.vf_coef * extra, sums
