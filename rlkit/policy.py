@@ -330,6 +330,21 @@ def frozen_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
+def checkpoint_activations(model: nn.Module, frozen_base: bool) -> None:
+    """Recompute activations in the backward pass. frozen_base: only adapters train.
+
+    Raises ValueError if the model cannot.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise ValueError(f"gradient_checkpointing=True: {type(model).__name__} does not support it")
+    # transformers 5.20 renamed it
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
+    if frozen_base:
+        # the first checkpointed layer must have an input that carries gradients
+        model.enable_input_require_grads()
+
+
 def autocast(device: torch.device, dtype: torch.dtype | None) -> Any:
     """Mixed precision for float32 weights; nothing at all if dtype is None."""
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)

@@ -27,6 +27,7 @@ from rlkit.policy import (
     Policy,
     add_adapters,
     causal_lm,
+    checkpoint_activations,
     frozen_copy,
     load_model,
     load_tokenizer,
@@ -111,9 +112,7 @@ class Trainer(ABC):
             model = model.cuda()
             self.reference = self.reference and self.reference.cuda()
         if args.gradient_checkpointing:
-            causal_lm(model).gradient_checkpointing_enable({"use_reentrant": False})
-            if self.has_adapters:
-                causal_lm(model).enable_input_require_grads()
+            checkpoint_activations(causal_lm(model), self.has_adapters)
         self.policy = Policy(model, **self.policy_options())
 
     def policy_options(self) -> dict[str, Any]:
