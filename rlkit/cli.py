@@ -5,6 +5,7 @@ rlkit train grpo --preset tiny --task sums --seed 1
 rlkit eval --model runs/grpo-sums-1 --task sums
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"rlkit: {unknown('command', argv[0], COMMANDS)}", file=sys.stderr)
         return 2
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
         return COMMANDS[argv[0]][0](argv[1:]) or 0
     except EXPECTED as error:
