@@ -5,9 +5,9 @@
     run.result()       # in the next cell: the history, or a sentence that says what to wait for
     run.figure()       # the same curve as a static picture
 
-The trainer needs args.max_steps, callbacks, train(), stop(), evaluate() and complete(); nothing
-here knows what it trains. Callbacks of buttons only store a wish; the trainer reads it once a
-step. On Colab, where a background thread cannot reach the page, the cell that shows the run also
+The trainer needs args.max_steps, args.output_dir (None, or the folder that keeps the run),
+history, callbacks, train(), stop(), evaluate() and complete(); nothing here knows what it trains.
+Callbacks of buttons only store a wish; the trainer reads it once a step. On Colab, where a background thread cannot reach the page, the cell that shows the run also
 does the work.
 RLKIT_FOREGROUND=1 does the same elsewhere; RLKIT_FAST=1 also ends the run after three steps.
 """
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rlkit.widgets import story
+from rlkit.widgets import keep, story
 from rlkit.widgets.curve import Point, curve_widget, show
 
 REDRAW_SECONDS = 0.2
@@ -85,6 +85,7 @@ class LiveRun:
         self._stop, self._painting = threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
         self._widget: Any = None
+        self._ended = False
         self._drawn = 0.0
 
     # --- what a learner calls
@@ -202,10 +203,15 @@ class LiveRun:
     def _train(self) -> None:
         self._redraw(now=True)
         self._measure_unless_known()
+        self._ended = False
+        keep.forget(self)
         if not self._stop.is_set():
             with suppress(KeyboardInterrupt):  # the foreground's way to press Stop
                 self.trainer.train()
+                self._ended = True
         self._measure_unless_known()
+        if self._ended:  # then the trainer has written its weights, too
+            keep.save(self)
 
     def _measure_unless_known(self) -> None:
         """The ends of a curve are measured, whether or not the trainer evaluates there."""

@@ -1,0 +1,64 @@
+"""Running a solution notebook, and keeping of its outputs what a page without a kernel can show."""
+
+import os
+import tempfile
+import time
+from typing import Any
+
+from rlkit.course.rules import code_digest
+from rlkit.optional import require
+
+MOST_SECONDS, MOST_BYTES = 90, 2 * 2**30
+WIDGET = "application/vnd.jupyter.widget-view+json"
+PEAK = "__import__('resource').getrusage(0).ru_maxrss * 1024"  # Linux counts KiB
+
+
+def run(notebook: Any, name: str, timeout: int = 600) -> None:
+    """Execute in place, in an empty folder, live runs in the foreground; prints time and memory.
+
+    Raises nbclient's CellExecutionError if a cell fails.
+    """
+    nbclient = require("nbclient", "executing notebooks")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        client = nbclient.NotebookClient(
+            notebook,
+            timeout=timeout,
+            store_widget_state=False,
+            record_timing=False,
+            resources={"metadata": {"path": folder}},
+        )
+        with client.setup_kernel(env=os.environ | {"RLKIT_FOREGROUND": "1"}):
+            for index, cell in enumerate(notebook.cells):
+                client.execute_cell(cell, index)
+            peak = peak_bytes(client)
+    clean(notebook)
+    notebook.metadata["rlkit"] = {"code": code_digest(notebook)}
+    report(name, time.monotonic() - began, peak)
+
+
+def peak_bytes(client: Any) -> int:
+    """The most memory that the kernel's process has held, asked in a cell of its own."""
+    import nbformat
+
+    cells = client.nb.cells
+    cells.append(nbformat.v4.new_code_cell(PEAK))
+    client.execute_cell(cells[-1], len(cells) - 1)
+    return int(cells.pop().outputs[0]["data"]["text/plain"])
+
+
+def clean(notebook: Any) -> None:
+    """Drop what only a live kernel can show, and what changes from run to run without meaning."""
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(WIDGET, None)
+            output.get("transient", {}).clear()
+
+
+def report(name: str, seconds: float, peak: int) -> None:
+    """One line, and a second if a limit of the course is passed."""
+    print(f"{name}: {seconds:.0f} s, {peak / 2**30:.2f} GiB")
+    if seconds > MOST_SECONDS or peak > MOST_BYTES:
+        print(f"{name}: over the limit of {MOST_SECONDS} s or {MOST_BYTES / 2**30:.0f} GiB")
