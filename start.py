@@ -106,6 +106,7 @@ def set_up(extra: str) -> None:
     code, log = watch([*command, "--editable", f".[{extra}]"], megabytes)
     if code:
         stop(explain(log))
+    mute_news()
     say(f"set up in {time.monotonic() - began:.0f} s")
 
 
@@ -127,6 +128,14 @@ def drop_half_installed() -> None:
     for mark in site_packages().glob("*.dist-info"):
         if not (mark / "RECORD").exists():
             shutil.rmtree(mark, ignore_errors=True)
+
+
+def mute_news() -> None:
+    """JupyterLab would open on a question about its news, and ask its server for some."""
+    config = VENV / "etc" / "jupyter" / "labconfig"
+    config.mkdir(parents=True, exist_ok=True)
+    off = '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}\n'
+    (config / "page_config.json").write_text(off, encoding="utf-8")
 
 
 # -- what there is to fetch ---------------------------------------------------------------------
@@ -348,7 +357,7 @@ def test_fast(arguments: list[str]) -> int:
 
 def get_browser() -> None:
     """Chromium for the browser tests, from Debian's packages where we may install them."""
-    if any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+    if any(map(shutil.which, ("chromium", "chromium-browser"))):
         return
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     sudo = [] if root else ["sudo", "-n"]
@@ -363,7 +372,7 @@ def get_browser() -> None:
 
 def notebooks(arguments: list[str]) -> int:
     ensure("dev")
-    return hand_over([str(python()), "-m", "rlkit.course", "build", *arguments])
+    return hand_over([str(python()), "-m", "rlkit.course", "build", *(arguments or ["--execute"])])
 
 
 def bench(arguments: list[str]) -> int:
