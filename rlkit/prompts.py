@@ -1,7 +1,8 @@
 """A dataset of prompts: checked and tokenised once, then handed out in a keyed order."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -56,11 +57,9 @@ class Prompts:
         epoch, start = divmod(step * count, len(self))
         return list(islice(self._shuffled(epoch, seed), start, start + count))
 
-    def _shuffled(self, epoch: int, seed: int):
+    def _shuffled(self, epoch: int, seed: int) -> Iterator[int]:
         while True:
-            order = list(range(len(self)))
-            random.Random(f"{seed} {epoch}").shuffle(order)
-            yield from order
+            yield from shuffled(len(self), epoch, seed)
             epoch += 1
 
     def batch(self, indices: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -71,6 +70,14 @@ class Prompts:
         """Every column but the prompt, for the reward functions."""
         names = [name for name in self.rows[0] if name != "prompt"]
         return {name: [self.rows[i][name] for i in indices] for name in names}
+
+
+@lru_cache(maxsize=4)
+def shuffled(size: int, epoch: int, seed: int) -> list[int]:
+    """0 .. size-1 in the order of one pass over the dataset; the last few are remembered."""
+    order = list(range(size))
+    random.Random(f"{seed} {epoch}").shuffle(order)
+    return order
 
 
 def encode(prompt: str | list[dict[str, str]], tokenizer: Any) -> list[int]:
