@@ -1,0 +1,666 @@
+"""The head: golden values, `chunked` against `full`, memory, dtypes, and lm_head's place.
+
+Tiles in these tests are a few elements, so that they divide neither tokens nor vocabulary.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rlkit.head import Head, token_logps
+from rlkit.objectives import GRPO, Totals
+
+aten = torch.ops.aten
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "losses.json").read_text())
+LINEAR = GOLDEN["linear_logprob"]
+MODES = ("full", "chunked")
+TILES = (8, 60, 100, 2**20)  # bytes: one element, odd shapes, all at once
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def double(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def leaf(values, dtype=torch.float64):
+    return torch.as_tensor(values, dtype=dtype).clone().requires_grad_()
+
+
+def largest_error(found, wanted):
+    return max(
+        (f.double() - w.double()).abs().max().item() for f, w in zip(found, wanted, strict=True)
+    )
+
+
+def run(inputs, targets, d_logp, d_entropy=None, **options):
+    """logp, entropy and the gradients of `inputs`, a dict of hidden, weight, bias, u, B."""
+    leaves = {k: v.detach().clone().requires_grad_() for k, v in inputs.items()}
+    named = dict(leaves)
+    if "u" in named:
+        options["low_rank"] = named.pop("u"), named.pop("B")
+    logp, entropy = token_logps(targets=targets, **named, **options)
+    loss = (logp * d_logp).sum()
+    loss = loss if d_entropy is None else loss + (entropy * d_entropy).sum()
+    loss.backward()
+    found = [logp.detach()] + ([] if entropy is None else [entropy.detach()])
+    return found + [leaf.grad for leaf in leaves.values()]
+
+
+def random_inputs(N, V, H, dtype=torch.float64, seed=0, bias=False, rank=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    inputs = {"hidden": normal(N, H), "weight": normal(V, H)}
+    if bias:
+        inputs["bias"] = normal(V)
+    if rank:
+        inputs |= {"u": normal(N, rank), "B": normal(V, rank)}
+    targets = torch.randint(V, (N,), generator=generator)
+    return inputs, targets, normal(N).double(), normal(N).double()
+
+
+# ---- reference values ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tile_bytes", TILES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", LINEAR["cases"])
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_golden_values_and_gradients(name, mode, tile_bytes, dtype, bound):
+    case = LINEAR["cases"][name]
+    names = ["hidden", "weight", *(["bias"] if case["use_bias"] else [])]
+    found = run(
+        {key: double(LINEAR[key]).to(dtype) for key in names},
+        torch.tensor(LINEAR["targets"]),
+        double(LINEAR["d_logp"]),
+        double(LINEAR["d_entropy"]) if "entropy_grad" in name else None,
+        temperature=case["temperature"],
+        logit_softcap=case["softcap"],
+        logit_scale=case["logit_scale"],
+        mode=mode,
+        tile_bytes=tile_bytes,
+    )
+    wanted = [case[key] for key in ("logps", "entropy", *(f"d_{key}" for key in names))]
+    assert largest_error(found, map(double, wanted)) < bound
+    assert found[0].dtype == found[1].dtype == dtype
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", GOLDEN["e2e_linear_grpo"]["cases"])
+def test_golden_head_and_loss_together(name, mode):
+    golden = GOLDEN["e2e_linear_grpo"]
+    case, mask = golden["cases"][name], torch.tensor(golden["mask"])
+    settings = dict(case["config"])
+    totals = Totals(tokens=settings.pop("num_items_in_batch"), sequences=2)
+    if settings["loss_type"] == "bnpo":  # the mean of this batch
+        totals = Totals(tokens=mask.sum(), sequences=2)
+    head = Head(
+        torch.nn.Parameter(double(LINEAR["weight"])),
+        torch.nn.Parameter(double(LINEAR["bias"])),
+        mode=mode,
+        tile_bytes=60,
+    )
+    hidden, index = leaf(LINEAR["hidden"]), mask.flatten().nonzero().squeeze(1)
+    loss, _ = head(
+        hidden[index],
+        torch.tensor(LINEAR["targets"])[index],
+        objective=GRPO(**settings),
+        temperature=0.9,
+        index=index,
+        mask=mask,
+        advantages=double(golden["advantages"]),
+        logp_old=double(golden["old_logps"]),
+        logp_ref=double(golden["ref_logps"]),
+        totals=totals,
+    )
+    loss.backward()
+    found = [loss.detach(), hidden.grad, head.weight.grad, head.bias.grad]
+    wanted = [case[key] for key in ("loss", "d_hidden", "d_weight", "d_bias")]
+    assert largest_error(found, map(double, wanted)) < 1e-9
+
+
+# ---- faults that users met elsewhere -------------------------------------------------------
+
+
+def expected(name):
+    return GOLDEN["issue_cases"][name]["expected"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_temperature_divides_the_logits(mode):
+    hidden = leaf([[1.0, 0.0]])  # times the identity: the logits
+    logp, _ = token_logps(
+        hidden, torch.eye(2).double(), torch.tensor([0]), temperature=0.5, mode=mode
+    )
+    logp.sum().backward()
+    wanted = expected("N11_temperature")
+    assert logp.item() == pytest.approx(wanted["logp"], abs=1e-12)
+    assert hidden.grad[0].tolist() == pytest.approx(wanted["dlogp_dlogits"], abs=1e-12)
+
+
+@pytest.mark.parametrize("tile_bytes", TILES)
+def test_each_token_has_its_own_upstream_gradient(tile_bytes):
+    inputs = {"hidden": double(LINEAR["hidden"]), "weight": double(LINEAR["weight"])}
+    targets, d_logp = torch.tensor(LINEAR["targets"]), double(LINEAR["d_logp"])
+    *_, d_weight = run(inputs, targets, d_logp, tile_bytes=tile_bytes)
+    wanted = double(expected("N29_per_token_upstream")["d_weight"])
+    assert largest_error([d_weight], [wanted]) < 1e-12
+
+
+@pytest.mark.parametrize("tile_bytes", TILES)
+def test_entropy_has_a_gradient(tile_bytes):
+    inputs = {"hidden": double(LINEAR["hidden"]), "weight": double(LINEAR["weight"])}
+    targets = torch.tensor(LINEAR["targets"])
+    upstream = double(LINEAR["d_logp"]), double(LINEAR["d_entropy"])
+    _, _, d_hidden, _ = run(inputs, targets, *upstream, tile_bytes=tile_bytes)
+    wanted = double(expected("N30_entropy_grad")["d_hidden"])
+    assert largest_error([d_hidden], [wanted]) < 1e-12
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradient_of_a_sure_target_does_not_cancel(mode):
+    wanted = expected("N32_target_cancellation")["value"]
+    hidden = leaf([[math.log(0.999), math.log(0.001)]], torch.float32)
+    logp, _ = token_logps(hidden, torch.eye(2), torch.tensor([0]), mode=mode)
+    logp.sum().backward()
+    assert hidden.grad[0, 0].item() == pytest.approx(wanted, rel=2e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_logit_gradients_sum_to_zero_over_the_vocabulary(mode, dtype, bound):
+    # the bias' gradient is the logits', summed over tokens; flat logits are filtering's worst case
+    V = 8192
+    for scale in (0.0, 1.0):
+        inputs, targets, d_logp, d_entropy = random_inputs(1, V, 8, dtype, bias=True)
+        inputs["weight"] *= scale
+        inputs["bias"] *= scale
+        *_, d_bias = run(inputs, targets, d_logp, d_entropy, mode=mode, tile_bytes=40_000)
+        assert abs(d_bias.sum().item()) < bound * (abs(d_logp) + abs(d_entropy)).item() * 10
+        assert (d_bias != 0).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_log_probs_of_half_precision_are_float32_and_repeat_exactly(mode):
+    inputs, targets, *_ = random_inputs(9, 50, 16, torch.bfloat16)
+    first, second = (token_logps(targets=targets, **inputs, mode=mode)[0] for _ in range(2))
+    assert first.dtype == torch.float32
+    assert ((first - second).exp() == 1).all()
+
+
+@pytest.mark.parametrize("tile_bytes", TILES)
+@pytest.mark.parametrize("mode", MODES)
+def test_low_rank_is_lora_on_the_head(mode, tile_bytes):
+    hidden, weight = double([[1, 2]]), double([[0.1, 0.2], [0.3, -0.1], [0, 0.5]])
+    u = 2 * hidden @ double([[0.5, -0.5]]).T  # scaling 2
+    low_rank = u, double([[1], [0], [-1]])
+    logp, _ = token_logps(
+        hidden, weight, torch.tensor([0]), low_rank=low_rank, mode=mode, tile_bytes=tile_bytes
+    )
+    assert logp.item() == pytest.approx(expected("N38_lora_on_head")["logp"], abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", MODES)
+def test_half_precision_logits_are_not_rounded(mode, dtype):
+    """Logits of standard deviation 4, target the largest: rounding them costs 0.04."""
+    N, V, H = 64, 8192, 64
+    inputs, *_ = random_inputs(N, V, H)
+    inputs["weight"] *= 4 / math.sqrt(H)
+    inputs = {key: value.to(dtype) for key, value in inputs.items()}
+    logits = inputs["hidden"].double() @ inputs["weight"].double().T
+    targets = logits.argmax(1)
+    wanted = logits.log_softmax(1).amax(1)
+    logp, _ = token_logps(targets=targets, **inputs, mode=mode, tile_bytes=100_000)
+    assert (logp - wanted).abs().max() < 1e-4
+    rounded = logits.to(dtype).double().log_softmax(1).amax(1)
+    if dtype == torch.bfloat16:  # the test tells the two apart
+        assert (rounded - wanted).abs().max() > 1e-2
+
+
+# ---- chunked is full -----------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    N=st.integers(0, 9),
+    V=st.integers(1, 23),
+    H=st.integers(1, 5),
+    elements=st.integers(1, 120),
+    bias=st.booleans(),
+    rank=st.sampled_from([0, 0, 1, 3]),
+    softcap=st.sampled_from([None, None, 1.5]),
+    scale=st.sampled_from([1.0, 0.3]),
+    temperature=st.sampled_from([1.0, 0.6, "each"]),
+    use=st.sampled_from(["logp", "entropy", "both"]),
+    seed=st.integers(0, 99),
+)
+def test_chunked_equals_full(N, V, H, elements, bias, rank, softcap, scale, temperature, use, seed):
+    inputs, targets, d_logp, d_entropy = random_inputs(N, V, H, seed=seed, bias=bias, rank=rank)
+    if temperature == "each":
+        temperature = torch.linspace(0.5, 2.0, N, dtype=torch.float64)
+    options = dict(temperature=temperature, logit_softcap=softcap, logit_scale=scale)
+    options["entropy"] = use != "logp"
+    upstream = (
+        torch.zeros_like(d_logp) if use == "entropy" else d_logp,
+        None if use == "logp" else d_entropy,
+    )
+    full = run(inputs, targets, *upstream, mode="full", **options)
+    tiled = run(inputs, targets, *upstream, mode="chunked", tile_bytes=8 * elements, **options)
+    assert [x.shape for x in tiled] == [x.shape for x in full]
+    if N:
+        assert largest_error(tiled, full) < 1e-11
+
+
+def test_chunked_in_float32_is_as_close_as_full():
+    inputs, targets, d_logp, d_entropy = random_inputs(33, 1001, 48, bias=True)
+    inputs["weight"] /= 7
+    exact = run(inputs, targets, d_logp, d_entropy, mode="full")
+    single = {key: value.float() for key, value in inputs.items()}
+    found = run(single, targets, d_logp, d_entropy, mode="chunked", tile_bytes=10_000)
+    assert largest_error(found, exact) < 1e-5
+
+
+@pytest.mark.parametrize("softcap, scale", [(None, 1.0), (2.0, 0.7)])
+def test_gradcheck(softcap, scale):
+    inputs, targets, *_ = random_inputs(3, 11, 4, bias=True, rank=2)
+    hidden, weight, bias, u, B = (leaf(value) for value in inputs.values())
+
+    def call(hidden, weight, bias, u, B):
+        return token_logps(
+            hidden, weight, targets, bias=bias, low_rank=(u, B), temperature=0.8,
+            logit_softcap=softcap, logit_scale=scale, tile_bytes=200,
+        )  # fmt: skip
+
+    assert torch.autograd.gradcheck(call, (hidden, weight, bias, u, B))
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.nn.functional, "linear_cross_entropy"), reason="torch before 2.13"
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_agrees_with_torchs_own_linear_cross_entropy(mode):
+    inputs, targets, d_logp, _ = random_inputs(20, 61, 8)
+    leaves = [leaf(value) for value in inputs.values()]
+    logp = -torch.nn.functional.linear_cross_entropy(*leaves, targets, reduction="none")
+    (logp * d_logp).sum().backward()
+    wanted = [logp.detach(), *(x.grad for x in leaves)]
+    found = run(inputs, targets, d_logp, mode=mode, entropy=False, tile_bytes=900)
+    assert largest_error(found, wanted) < 1e-12
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_offset_common_to_all_logits_changes_nothing(mode):
+    inputs, targets, d_logp, d_entropy = random_inputs(6, 29, 5, bias=True)
+    plain = run(inputs, targets, d_logp, d_entropy, mode=mode, tile_bytes=300)
+    for offset in (-1e4, 1e4):
+        moved = inputs | {"bias": inputs["bias"] + offset}
+        found = run(moved, targets, d_logp, d_entropy, mode=mode, tile_bytes=300)
+        assert largest_error(found, plain) < 1e-9
+        single = {key: value.float() for key, value in moved.items()}
+        found = run(single, targets, d_logp, d_entropy, mode=mode, tile_bytes=300)
+        assert largest_error(found, plain) < 0.05  # float32 has steps of 0.001 at 10,000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_temperature_per_token_is_each_token_with_its_own(mode):
+    inputs, targets, d_logp, d_entropy = random_inputs(4, 13, 3)
+    temperature = double([0.5, 1.0, 1.7, 3.0])
+    options = dict(mode=mode, logit_softcap=2.0, tile_bytes=150)
+    found = run(inputs, targets, d_logp, d_entropy, temperature=temperature, **options)
+    for i, one in enumerate(temperature.tolist()):
+        single = inputs | {"hidden": inputs["hidden"][i : i + 1]}
+        upstream = d_logp[i : i + 1], d_entropy[i : i + 1]
+        logp, entropy, d_hidden, _ = run(
+            single, targets[i : i + 1], *upstream, temperature=one, **options
+        )
+        wanted = [logp[0], entropy[0], d_hidden[0]]
+        assert largest_error([x[i] for x in found[:3]], wanted) < 1e-12
+    whole = token_logps(targets=targets, **inputs, temperature=torch.tensor([0.7]), mode=mode)
+    number = token_logps(targets=targets, **inputs, temperature=0.7, mode=mode)
+    assert largest_error(whole, number) < 1e-6
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_tokens_give_empty_results_with_a_graph(mode):
+    inputs, targets, d_logp, d_entropy = random_inputs(0, 7, 3, bias=True, rank=2)
+    logp, entropy, d_hidden, d_weight, d_bias, d_u, d_B = run(
+        inputs, targets, d_logp, d_entropy, mode=mode, logit_softcap=2.0
+    )
+    assert logp.shape == entropy.shape == (0,)
+    assert d_hidden.shape == (0, 3) and d_u.shape == (0, 2)
+    assert not d_weight.any() and not d_bias.any() and not d_B.any()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_entropy_can_be_left_out(mode):
+    inputs, targets, *_ = random_inputs(3, 7, 2)
+    assert token_logps(targets=targets, **inputs, mode=mode, entropy=False)[1] is None
+
+
+# ---- dtypes and autocast -------------------------------------------------------------------
+
+
+def test_a_bfloat16_weight_gradient_is_summed_in_float32():
+    """Over 4,096 tokens: within the rounding of the result, 1 part in 256."""
+    inputs, targets, d_logp, d_entropy = random_inputs(4096, 64, 8, torch.bfloat16)
+    wide = {key: value.double() for key, value in inputs.items()}
+    exact = run(wide, targets, d_logp, d_entropy, mode="full")
+    found = run(inputs, targets, d_logp, d_entropy, tile_bytes=20_000)
+    *_, d_hidden, d_weight = found
+    assert d_hidden.dtype == d_weight.dtype == torch.bfloat16
+    for mine, wanted in zip(found[2:], exact[2:], strict=True):
+        assert ((mine.double() - wanted).abs() <= wanted.abs() / 256 + 1e-4).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_half_precision_gradients_agree_with_float64(mode):
+    for dtype in (torch.bfloat16, torch.float16):
+        inputs, targets, d_logp, d_entropy = random_inputs(12, 40, 8, dtype, bias=True, rank=2)
+        wide = {key: value.double() for key, value in inputs.items()}
+        exact = run(wide, targets, d_logp, d_entropy, mode="full")
+        found = run(inputs, targets, d_logp, d_entropy, mode=mode, tile_bytes=900)
+        assert largest_error(found[:2], exact[:2]) < 1e-4
+        for mine, wanted in zip(found[2:], exact[2:], strict=True):
+            assert mine.dtype == dtype
+            assert ((mine.double() - wanted).abs() <= wanted.abs() / 100 + 2e-3).all()
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["backward inside", "backward after"])
+@pytest.mark.parametrize("mode", MODES)
+def test_autocast_rounds_operands_and_nothing_else(mode, inside):
+    inputs, targets, d_logp, d_entropy = random_inputs(12, 40, 8, torch.float32, bias=True)
+    hidden, weight, bias = (leaf(value, torch.float32) for value in inputs.values())
+    with torch.autocast("cpu", torch.bfloat16):
+        out = token_logps(hidden, weight, targets, bias=bias, mode=mode, tile_bytes=900)
+        loss = (out[0] * d_logp).sum() + (out[1] * d_entropy).sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    grads = hidden.grad, weight.grad, bias.grad
+    assert {x.dtype for x in (*out, *grads)} == {torch.float32}
+    rounded = {
+        key: value.bfloat16().double() if key != "bias" else value.double()
+        for key, value in inputs.items()
+    }
+    exact = run(rounded, targets, d_logp, d_entropy, mode="full")
+    assert largest_error(out, exact[:2]) < 1e-5
+    for mine, wanted in zip(grads, exact[2:], strict=True):
+        assert ((mine.double() - wanted).abs() <= wanted.abs() / 100 + 1e-2).all()
+
+
+# ---- what it costs -------------------------------------------------------------------------
+
+
+def allocations(call):
+    """(peak, largest) bytes that `call` allocated, by the allocator's own events."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        call()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
+    alive = peak = 0
+    for size in sizes:
+        alive += size
+        peak = max(peak, alive)
+    return peak, max(sizes)
+
+
+def training_call(N, V, H, mode="chunked", train=("hidden", "weight"), entropy=True, **options):
+    inputs, targets, d_logp, d_entropy = random_inputs(N, V, H, torch.float32)
+    for key in train:
+        inputs[key].requires_grad_()
+    d_logp, d_entropy = d_logp.float(), d_entropy.float()
+
+    def call():
+        logp, H_ = token_logps(targets=targets, **inputs, mode=mode, entropy=entropy, **options)
+        loss = (logp * d_logp).sum()
+        (loss + (H_ * d_entropy).sum() if entropy else loss).backward()
+
+    return call
+
+
+@pytest.mark.parametrize("entropy", [True, False])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_chunked_memory_is_gradients_and_one_tile_budget(entropy, softcap):
+    V, H, tile = 4096, 32, 2**18
+    options = dict(entropy=entropy, logit_softcap=softcap, tile_bytes=tile)
+    peaks = {N: allocations(training_call(N, V, H, **options)) for N in (256, 1024)}
+    for N, (peak, largest) in peaks.items():
+        per_token = 64 * N  # vectors: log_z, entropy, coefficients
+        assert peak < 4 * V * H + 4 * N * H + 1.1 * tile + per_token
+        assert largest <= 4 * V * H < 4 * N * V
+    grown = peaks[1024][0] - peaks[256][0]
+    assert grown <= 768 * (4 * H + 64)  # O(N H), where logits would add 12 MiB
+    full_peak, _ = allocations(training_call(256, V, H, mode="full", entropy=entropy))
+    assert full_peak > 2 * 4 * 256 * V  # the instrument sees logits where there are some
+
+
+def test_a_frozen_weight_allocates_no_gradient():
+    N, V, H, tile = 64, 8192, 64, 2**16
+    _, largest = allocations(training_call(N, V, H, train=("hidden",), tile_bytes=tile))
+    assert largest <= tile < 4 * V * H
+    inputs, targets, d_logp, d_entropy = random_inputs(N, V, H)
+    hidden = leaf(inputs["hidden"])
+    logp, entropy = token_logps(hidden, inputs["weight"], targets, tile_bytes=tile)
+    ((logp * d_logp).sum() + (entropy * d_entropy).sum()).backward()
+    _, _, d_hidden, _ = run(inputs, targets, d_logp, d_entropy, tile_bytes=tile)
+    assert torch.equal(hidden.grad, d_hidden)
+
+
+def test_a_bfloat16_weight_needs_no_float32_copy():
+    N, V, H, tile = 64, 8192, 64, 2**16
+    inputs, targets, *_ = random_inputs(N, V, H, torch.bfloat16)
+    inputs = {key: value.requires_grad_() for key, value in inputs.items()}
+
+    def call():
+        token_logps(targets=targets, **inputs, tile_bytes=tile)[0].sum().backward()
+
+    peak, largest = allocations(call)
+    assert largest == 2 * V * H  # the gradient itself
+    assert peak < 2 * V * H + 10 * tile
+
+
+class Multiplications(TorchDispatchMode):
+    """Counts those of all matrix products."""
+
+    total = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket in (aten.mm, aten.addmm, aten.addmm_):
+            left, right = args[-2:]
+            self.total += left.shape[0] * left.shape[1] * right.shape[1]
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "mode, train, products",
+    [
+        ("full", ("hidden", "weight"), 3),
+        ("chunked", ("hidden", "weight"), 4),
+        ("chunked", ("hidden",), 3),
+        ("chunked", ("weight",), 3),
+    ],
+)
+@pytest.mark.parametrize("entropy", [True, False])
+def test_number_of_matrix_products(mode, train, products, entropy):
+    N, V, H = 24, 100, 16
+    with Multiplications() as counted:
+        training_call(N, V, H, mode, train, entropy, tile_bytes=3000)()
+    assert counted.total == products * N * V * H
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_runs_on_fake_tensors_so_it_reads_nothing_back(mode):
+    with FakeTensorMode():
+        for dtype in (torch.float32, torch.bfloat16):
+            hidden = torch.empty(100, 64, dtype=dtype, requires_grad=True)
+            weight = torch.empty(1000, 64, dtype=dtype, requires_grad=True)
+            bias = torch.empty(1000, dtype=dtype, requires_grad=True)
+            targets, temperature = torch.empty(100, dtype=torch.int64), torch.ones(100)
+            logp, entropy = token_logps(
+                hidden, weight, targets, bias=bias, temperature=temperature,
+                logit_softcap=30.0, mode=mode, tile_bytes=2**16,
+            )  # fmt: skip
+            (logp.sum() + entropy.sum()).backward()
+            assert logp.shape == (100,) and weight.grad.shape == (1000, 64)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", MODES)
+def test_cuda_gives_the_same_results(mode, dtype):
+    inputs, targets, d_logp, d_entropy = random_inputs(200, 1000, 64, dtype, bias=True, rank=4)
+    exact = run({k: v.double() for k, v in inputs.items()}, targets, d_logp, d_entropy, mode="full")
+    on_card = {key: value.cuda() for key, value in inputs.items()}
+    upstream = d_logp.cuda(), d_entropy.cuda()
+    found = run(on_card, targets.cuda(), *upstream, mode=mode, tile_bytes=2**17)
+    found = [x.cpu() for x in found]
+    assert largest_error(found[:2], exact[:2]) < 1e-4
+    for mine, wanted in zip(found[2:], exact[2:], strict=True):
+        scale = wanted.abs().max()
+        assert ((mine.double() - wanted).abs() / scale).max() < (
+            1e-5 if dtype == torch.float32 else 2e-2
+        )
+
+
+# ---- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(hidden=torch.zeros(2, 3, 4)), r"hidden \[2, 3, 4\] must be \[N, H\]"),
+        (dict(weight=torch.zeros(5, 3)), r"weight has shape \[5, 3\] where \[5, 4\] fits"),
+        (dict(targets=torch.zeros(3).long()), r"targets has shape \[3\] where \[2\] fits"),
+        (dict(bias=torch.zeros(4)), r"bias has shape \[4\] where \[5\] fits"),
+        (dict(low_rank=(torch.zeros(2, 1), torch.zeros(5, 2))), r"low_rank\[1\] has shape"),
+        (dict(temperature=0.0), "temperature must be above 0, not 0.0"),
+        (dict(temperature=-1), "temperature must be above 0, not -1"),
+        (dict(temperature=torch.ones(3)), r"temperature has shape \[3\] where \[2\] fits"),
+        (dict(mode="chunk"), "did you mean 'chunked'"),
+        (dict(backend="torhc"), "did you mean 'torch'"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    good = dict(hidden=torch.zeros(2, 4), weight=torch.zeros(5, 4), targets=torch.zeros(2).long())
+    with pytest.raises(ValueError, match=message):
+        token_logps(**(good | change))
+
+
+# ---- in lm_head's place --------------------------------------------------------------------
+
+
+def test_head_without_targets_is_the_linear_layer():
+    linear = torch.nn.Linear(4, 7)
+    head = Head.from_linear(linear, logit_softcap=1.0, logit_scale=0.1)
+    hidden = torch.randn(2, 3, 4)
+    assert torch.equal(head(hidden), linear(hidden))
+    assert head.weight is linear.weight and head.bias is linear.bias
+    assert list(head.state_dict()) == list(linear.state_dict())
+    assert list(Head(linear.weight).state_dict()) == ["weight"]
+
+
+def test_head_with_targets_is_token_logps():
+    inputs, targets, *_ = random_inputs(5, 9, 4, bias=True)
+    parameters = (torch.nn.Parameter(inputs[key]) for key in ("weight", "bias"))
+    head = Head(*parameters, mode="full", logit_softcap=2.0, logit_scale=0.5)
+    found = head(inputs["hidden"], targets, temperature=0.8)
+    options = dict(logit_softcap=2.0, logit_scale=0.5, temperature=0.8)
+    assert largest_error(found, token_logps(targets=targets, **inputs, **options)) < 1e-12
+    assert head(inputs["hidden"], targets, entropy=False)[1] is None
+
+
+def test_auto_is_full_only_where_all_logits_fit():
+    weight = torch.nn.Parameter(torch.randn(10, 4))
+    head = Head(weight, tile_bytes=400)  # of 10 tokens
+    for N, name in ((10, "NegBackward0"), (11, "ChunkedLogpsBackward")):
+        _, entropy = head(torch.randn(N, 4), torch.zeros(N).long())
+        assert entropy.grad_fn.name() == name
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_head_with_an_objective_scatters_into_rows(mode):
+    """The loss is that of [B, T] logits; a row with no valid token takes part with nothing."""
+    B, T, V, H = 3, 4, 11, 5
+    inputs, targets, *_ = random_inputs(B * T, V, H)
+    mask = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]])
+    advantages, hidden = double([1.0, -2.0, 0.5]), leaf(inputs["hidden"])
+    objective = GRPO(loss_type="grpo", entropy_coef=0.1)
+    log_probs = (hidden @ inputs["weight"].T).log_softmax(-1)
+    logp = log_probs.gather(1, targets[:, None]).view(B, T)
+    entropy = -(log_probs.exp() * log_probs).sum(-1).view(B, T)
+    wanted, _ = objective(logp, None, advantages, mask, entropy=entropy)
+    (d_wanted,) = torch.autograd.grad(wanted, hidden)
+
+    index = mask.flatten().nonzero().squeeze(1)
+    head = Head(torch.nn.Parameter(inputs["weight"]), mode=mode, tile_bytes=200)
+    batch = dict(index=index, mask=mask, advantages=advantages)
+    loss, sums = head(hidden[index], targets[index], objective=objective, entropy=False, **batch)
+    (d_found,) = torch.autograd.grad(loss, hidden)
+    assert largest_error([loss.detach(), d_found], [wanted.detach(), d_wanted]) < 1e-12
+    assert sums["entropy"][1] == 6  # needed by the bonus, so computed though not asked for
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_head_with_no_valid_token_has_loss_0_and_gradients_0(mode):
+    head = Head(torch.nn.Parameter(torch.randn(7, 3)), mode=mode)
+    mask, index = torch.zeros(2, 5), torch.zeros(0, dtype=torch.int64)
+    loss, _ = head(
+        torch.zeros(0, 3),
+        index,
+        objective=GRPO(),
+        index=index,
+        mask=mask,
+        advantages=torch.ones(2),
+    )
+    loss.backward()
+    assert loss.item() == 0 and not head.weight.grad.any()
+
+
+def test_head_takes_its_place_in_a_model_with_tied_weights(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=30, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    heads = dict(num_attention_heads=2, num_key_value_heads=1, head_dim=8)
+    config = transformers.Qwen3Config(**sizes, **heads, tie_word_embeddings=True)
+    model = transformers.Qwen3ForCausalLM(config).eval()
+    ids = torch.arange(6)[None]
+    logits, names = model(ids).logits, list(model.state_dict())
+    model.lm_head = Head.from_linear(model.lm_head, mode="chunked")
+    assert torch.equal(model(ids).logits, logits)
+    assert list(model.state_dict()) == names
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+    hidden = model.model(ids).last_hidden_state[0, :-1]
+    logp, _ = model.lm_head(hidden, ids[0, 1:])
+    wanted = logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None]).squeeze(1)
+    torch.testing.assert_close(logp, wanted)
+    model.save_pretrained(tmp_path)
+    loaded = transformers.Qwen3ForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(ids).logits, logits)
+
+
+def test_head_refuses_what_it_does_not_know():
+    weight = torch.nn.Parameter(torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="mode='fulll'"):
+        Head(weight, mode="fulll")
+    with pytest.raises(TypeError):
+        Head(torch.zeros(3, 2))  # a tensor that would be missing from state_dict
