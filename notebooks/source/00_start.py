@@ -12,6 +12,10 @@
 # this page holds three lines to test yourself on them.
 #
 # Run each cell with Shift+Enter, from the top.
+#
+# ## 0.1 Five sums
+# `here` imports what a section needs. After a restart of the kernel you
+# can go on from any of its cells.
 
 # %%
 from rlkit.course import here
@@ -19,7 +23,6 @@ from rlkit.course import here
 here("0.1")
 
 # %% [markdown]
-# ## Five sums
 # The built-in model is a small transformer that writes one character at a
 # time. It learned addition from careless examples, so it is often wrong.
 # A `trainer` holds the model and everything needed to improve it.
@@ -29,14 +32,16 @@ task = load_task("sums")
 trainer = GRPOTrainer(
     model="adder",
     reward_funcs=task.reward,
-    args=GRPOConfig.preset("tiny", output_dir="runs/page00"),
+    args=GRPOConfig.preset(
+        "tiny", eval_steps=5, output_dir="runs/page00", disable_tqdm=True
+    ),
     train_dataset=task.train,
     eval_dataset=task.eval,
 )
 
 # %% [markdown]
-# Five sums from `task.eval`, which training never shows. The answers are
-# *greedy*: the likeliest character at every place.
+# `task.eval` holds sums that training never shows. Here are five of them.
+# The answers are *greedy*: the likeliest character at every place.
 
 # %%
 questions = task.eval[:5]
@@ -46,7 +51,7 @@ for row, text in zip(questions, before):
     print(f"{row['prompt']:>7}{text:<5} {mark}")
 
 # %% [markdown]
-# ## What it will be told
+# ### What it will be told
 # The reward function reads an answer and returns one number. Here it
 # judges four answers to `27+58=`.
 
@@ -59,16 +64,17 @@ task.reward(prompts=["27+58="] * 4, completions=four, answer=["85"] * 4)
 # `86` is off by one. `eighty-five` is true, in words. Both get the same
 # nothing as `58`, and no digit is pointed at. The training will hear
 # these numbers and no other word.
-
-# %%
-here("0.2")
-
-# %% [markdown]
-# ## One minute of training
+#
+# ## 0.2 One minute of training
 # A step asks some sums several times each, and samples: a character with
 # probability one third is written every third time. Then the reward judges
 # each answer, and the weights move a little, towards the answers that did
 # better than the others to the same sum.
+
+# %%
+from rlkit.course import here
+
+here("0.2")
 
 # %%
 args = trainer.args
@@ -96,20 +102,24 @@ guess = 0.75
 # - The thick line with dots is the greedy accuracy: the share of all sums
 #   in `task.eval` that come out right.
 # - The thin line is the mean reward of the answers sampled in each step.
-#   Sampling tries unlikely characters too, so it lies lower.
+#   Sampling tries unlikely characters too, so it mostly lies lower.
 # - The dashed line is your guess.
 # - The table holds the five sums from above, answered again at each dot.
+# - A note below appears when something in the run deserves a look. Page 04
+#   explains the one that you are likely to see, dead groups.
 
 # %%
 run = LiveRun(trainer, guess, questions=questions, score=task.reward)
 run
 
 # %% [markdown]
-# ## The same five sums
+# ## 0.3 The same five sums
 # `run.result()` waits for nobody: while the run goes on it says so, and
 # you run the cell again later.
 
 # %%
+from rlkit.course import here
+
 here("0.3")
 history = run.result()
 
@@ -136,7 +146,7 @@ print(f"your guess: {run.guess}")
 assert last >= 0.9 and last - first >= 0.2, (first, last)
 
 # %% [markdown]
-# ## What it still gets wrong
+# ### What it still gets wrong
 # Some sums stay wrong. Look for what they have in common: a carry, a
 # one-digit number, a third digit.
 
@@ -149,7 +159,7 @@ for row, text in wrong[:8]:
     print(f"{row['prompt']:>7}{text:<5} it is {row['answer']}")
 
 # %% [markdown]
-# ## Who told it what is right?
+# ### Who told it what is right?
 
 # %%
 told = len(history) * trainer.args.generation_batch_size

@@ -55,9 +55,10 @@ def form(name: str, notebook: Any) -> list[str]:
             found.append(f"the title does not begin with {name[:2]}")
     except ValueError as error:
         found.append(str(error))
-    sections = [
-        s for cell in notebook.cells for s in re.findall(r'^here\("(.+)"\)', cell.source, re.M)
-    ]
+    text = "\n".join(cell.source for cell in notebook.cells)
+    sections = re.findall(r'^from rlkit\.course import here\n+here\("(.+)"\)', text, re.M)
+    if len(sections) != text.count("\nhere("):
+        found.append("a here(...) without `from rlkit.course import here` above it")
     wanted = [f"{int(name[:2])}.{i + 1}" for i in range(len(sections))]
     if not sections or sections != wanted:
         found.append(f"its sections are {sections}, not {wanted or 'here(...) at all'}")

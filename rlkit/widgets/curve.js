@@ -27,7 +27,8 @@ function build(el) {
   const canvas = make("canvas", "rlkit-canvas", left);
   canvas.setAttribute("role", "img");
   const right = make("div", "rlkit-right", body);
-  return { root, title, bar, start, stop, status, legend, canvas, right };
+  const notes = make("div", "rlkit-notes", root);
+  return { root, title, start, stop, status, legend, canvas, right, notes };
 }
 
 // [x0, y0, x1, y1, ...] as little-endian float32 -> [[x, y], ...]
@@ -193,6 +194,7 @@ function fillText(ui, view) {
   ui.stop.disabled = !view.can_stop;
   fillLegend(ui, view);
   fillTable(ui, view);
+  ui.notes.replaceChildren(...view.notes.map((note) => make("div", "rlkit-note", null, note)));
 }
 
 function render({ model, el }) {

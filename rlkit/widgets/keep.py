@@ -27,6 +27,7 @@ def save(run: "LiveRun") -> None:
         "moments": [asdict(moment) for moment in run.moments],
         "questions": run.questions,
         "guess": run.guess,
+        "notes": run.notes,
         "seconds": run.seconds,
     }
     path = Path(folder) / FILE
@@ -49,9 +50,7 @@ def last_run(name: str) -> Path | None:
     return folder if whole else None
 
 
-def restore(
-    trainer: Any, folder: Path, score: Callable[..., list[float]] | None
-) -> "LiveRun":
+def restore(trainer: Any, folder: Path, score: Callable[..., list[float]] | None) -> "LiveRun":
     """The run that was saved in `folder`, on a trainer that holds the weights from there."""
     from rlkit.widgets.live import LiveRun, Moment
 
@@ -60,6 +59,6 @@ def restore(
     run = LiveRun(trainer, kept["guess"], kept["questions"], score)
     run.accuracy = [tuple(point) for point in kept["accuracy"]]
     run.moments = [Moment(**moment) for moment in kept["moments"]]
-    run.seconds = kept["seconds"]
+    run.seconds, run.notes = kept["seconds"], kept["notes"]
     run.state = "done" if run.step >= run.steps else "stopped"
     return run

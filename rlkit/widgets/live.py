@@ -7,8 +7,8 @@
 
 The trainer needs args.max_steps, args.output_dir (None, or the folder that keeps the run),
 history, callbacks, train(), stop(), evaluate() and complete(); nothing here knows what it trains.
-Callbacks of buttons only store a wish; the trainer reads it once a step. On Colab, where a background thread cannot reach the page, the cell that shows the run also
-does the work.
+Callbacks of buttons only store a wish; the trainer reads it once a step. On Colab, where a
+background thread cannot reach the page, the cell that shows the run also does the work.
 RLKIT_FOREGROUND=1 does the same elsewhere; RLKIT_FAST=1 also ends the run after three steps.
 """
 
@@ -61,6 +61,7 @@ class LiveRun:
     questions: rows {"prompt": ..., "answer": ...} that are answered again at each evaluation.
     score: a reward function in TRL's form; 1.0 marks an answer "right", anything else "wrong".
     ylim: the fixed ends of the y axis.
+    notes: the trainer's warnings, in words, the first of each kind.
     state is "idle", "running", "done", "stopped" or "failed"; error holds what went wrong.
     """
 
@@ -80,6 +81,7 @@ class LiveRun:
             (row["step"], row["accuracy"]) for row in self.rows if row.get("accuracy") is not None
         ]
         self.moments: list[Moment] = []
+        self.notes: dict[str, str] = {}
         self.seconds = 0.0
         self.notice = ""
         self._stop, self._painting = threading.Event(), threading.Lock()
@@ -242,6 +244,8 @@ class LiveRun:
     def _record(self, row: dict[str, Any]) -> None:
         """Called by the trainer, in the thread that trains, after each step."""
         self._tick()
+        for warning in row.get("warnings", ()):
+            self.notes.setdefault(warning.split(":")[0], f"step {row['step']}: {warning}")
         if row.get("accuracy") is not None:
             self._measure(row["step"], row["accuracy"])
         fast = os.environ.get("RLKIT_FAST", "0") not in ("", "0")

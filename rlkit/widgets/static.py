@@ -21,8 +21,9 @@ def figure(run: "LiveRun") -> Any:
 
     fig, ax = plt.subplots(figsize=(7.6, 3.8), dpi=110, facecolor="white", layout="constrained")
     names = {line["key"]: story.named(line) for line in story.legend(run)}
+    above = {"lw": 2.2, "marker": "o", "zorder": 3, "clip_on": False}
+    ax.plot(*columns(run.accuracy), color=BLUE, label=names["accuracy"], **above)
     ax.plot(*columns(run.reward), color=ORANGE, lw=1.1, label=names["reward"])
-    ax.plot(*columns(run.accuracy), color=BLUE, lw=2.2, marker="o", label=names["accuracy"])
     if run.guess is not None:
         ax.axhline(run.guess, color=INK, lw=1.3, ls=(0, (5, 4)), label=names["guess"])
     dress(ax, run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlkit.widgets.live import LiveRun
 
-MAX_LETTERS = 120  # of a completion in the table
+MAX_LETTERS = 80  # of a completion in the table
 
 
 def view(run: "LiveRun") -> dict[str, Any]:
@@ -28,6 +28,7 @@ def view(run: "LiveRun") -> dict[str, Any]:
         "guess": run.guess,
         "legend": legend(run),
         "table": table(run),
+        "notes": list(run.notes.values()),
         "buttons": not in_foreground(),
         "can_start": run.can_start,
         "can_stop": bool(run.notice) or (run.state == "running" and not run.stopping),
