@@ -7,6 +7,7 @@ before and after, and the wall time of training. The bars: `sums` from 40-65 % t
 greedy in under 90 s, `steps` from 30-50 % sampled by at least 20 points in under 5 minutes.
 """
 
+import csv
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,10 @@ KEPT = (
     "completion_length",
     "seconds",
 )
-"""Columns of a committed curve."""
+"""Columns of a committed curve, beside those MEASURED."""
+
+MEASURED = ("greedy", "sampled")
+"""Held-out accuracy, before the run (step 0) and after it (the last step)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def one(algorithm: str, task: str, seed: int, folder: Path) -> bool:
     trainer.train()
     seconds = time.perf_counter() - start
     after = accuracies(trainer)
-    write_curve(trainer, before, folder / f"{algorithm}_{task}_seed{seed}.csv")
+    write_curve(trainer, before, after, folder / f"{algorithm}_{task}_seed{seed}.csv")
     good = reached(task, before, after, seconds)
     print(
         f"{algorithm:9} {task:5} {seed:4}   {before[0]:13.3f} {after[0]:5.3f}   "
@@ -94,10 +98,15 @@ def reached(
     return 0.30 <= before[1] <= 0.50 and after[1] - before[1] >= 0.20 and seconds < 300
 
 
-def write_curve(trainer: Any, before: tuple[float, float], path: Path) -> None:
-    """The curve with its starting point as step 0."""
-    from rlkit.logs import write_csv
-
-    start = {"step": 0, "accuracy": before[0]}
-    rows = [start, *({k: r.get(k) for k in KEPT if k in r} for r in trainer.history)]
-    write_csv(path, rows)
+def write_curve(
+    trainer: Any, before: tuple[float, float], after: tuple[float, float], path: Path
+) -> None:
+    """The curve, with its starting point as step 0."""
+    rows = [{"step": 0}, *({k: r[k] for k in KEPT if k in r} for r in trainer.history)]
+    rows[0] |= dict(zip(MEASURED, before, strict=True)) | {"accuracy": before[0]}
+    rows[-1] |= dict(zip(MEASURED, after, strict=True))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*KEPT, *MEASURED], restval="")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})

@@ -3,8 +3,8 @@
     rlkit bench train [--steps 20] [--threads 1] [--task sums] [--out FILE.csv]
 
 Same model, prompts, group size, tokens and optimiser; TRL's gradient checkpointing and bf16 are
-off. Each of TRL's steps is followed by one of ours, so that a busy machine slows both alike. Medians,
-and the ratio of the medians; the reward curves beside them, since a step that learns less is no
+off. Each of TRL's steps is followed by one of ours, so that a busy machine slows both alike.
+Medians, and the ratio of the medians; the reward curves beside them, since a step that learns less is no
 faster. Both are warmed up by two steps that are not counted.
 """
 
@@ -166,7 +166,7 @@ def summary(flags: Flags, rows: list[dict[str, float]]) -> str:
     rewards = [sum(r[k] for r in last) / len(last) for k in ("rlkit_reward", "trl_reward")]
     return "\n".join(
         [
-            f"one GRPO step on {flags.task}: {len(rows)} of each, in turn, {flags.threads} thread(s)",
+            f"one GRPO step on {flags.task}, {len(rows)} of each in turn, threads: {flags.threads}",
             f"  rlkit       {ours:6.3f} s    reward at the end {rewards[0]:.3f}",
             f"  TRL {trl.__version__:7} {theirs:6.3f} s    reward at the end {rewards[1]:.3f}",
             f"  ratio       {ours / theirs:6.3f}      (rlkit / TRL, medians)",
