@@ -37,9 +37,8 @@ def leave_one_out(rewards: Tensor, num_generations: int) -> Tensor:
     groups, scored = above_lowest(rewards, num_generations)  # [P, G]
     siblings = scored.sum(1, keepdim=True) - 1  # [P, 1]
     baseline = (groups.sum(1, keepdim=True) - groups) / siblings.clamp(min=1)
-    # a lone scored row has nobody to be compared with
-    keep = scored & (siblings > 0)
-    return torch.where(keep, groups - baseline, 0.0).flatten()
+    # a lone scored row is the lowest of its group: 0 less a baseline of 0
+    return torch.where(scored, groups - baseline, 0.0).flatten()
 
 
 def group_relative(

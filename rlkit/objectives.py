@@ -113,7 +113,7 @@ class Objective:
         losses = losses * batch.kept  # [B, T]
         if batch.logp_ref is not None:
             kl = self.kl(batch, ratio)
-            losses = losses + self.beta * kl * batch.mask if self.beta else losses
+            losses = losses + self.beta * kl if self.beta else losses
             sums["kl"] = mean_of(kl, batch.mask)
         loss = (losses / self.denominator(batch)).sum()
         if batch.entropy is not None:
@@ -135,7 +135,7 @@ class Objective:
         return clipped(self, batch, ratio, weight)
 
     def kl(self, batch: Batch, ratio: Tensor) -> Tensor:
-        """Each token's estimate of the KL divergence from the reference, [B, T]."""
+        """Each token's estimate of the KL divergence from the reference, [B, T], 0 on padding."""
         kl = kl_divergence(batch.logp, batch.logp_ref, self.kl_estimator)
         return kl * ratio if self.use_bias_correction_kl else kl
 
@@ -294,7 +294,7 @@ def clipped(args: Any, batch: Batch, ratio: Tensor, weight: Tensor) -> tuple[Ten
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
     losses = clipped_surrogate(ratio, batch.advantages, args.epsilon, high, args.delta)
     bounded = ratio.clamp(max=args.delta or math.inf)
-    too_low = (bounded < 1 - args.epsilon) & (batch.advantages < 0)
+    too_low = (ratio < 1 - args.epsilon) & (batch.advantages < 0)
     too_high = (bounded > 1 + high) & (batch.advantages > 0)
     return batch.correction * losses, {
         "ratio": mean_of(ratio, weight),

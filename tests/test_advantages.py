@@ -333,6 +333,7 @@ def test_gae_is_the_sum_of_discounted_deltas(seed, gamma, lam):
 def test_padding_may_hold_anything(seed, garbage):
     rewards, values, mask = ragged(seed)
     scores = rewards[:, 0]
+    mask[0, 2] = False  # a hole as well as an end
     dirty_rewards, dirty_values = (torch.where(mask, x, garbage) for x in (rewards, values))
     clean = [*gae(rewards, values, mask), whiten(values, mask)]
     dirty = [*gae(dirty_rewards, dirty_values, mask), whiten(dirty_values, mask)]
@@ -364,10 +365,11 @@ def test_token_rewards_sum_to_the_sequence_reward(seed, beta):
 
 
 def test_the_reward_stands_on_the_last_valid_token():
-    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]])
-    rewards, finished = torch.tensor([1.0, 2.0, math.nan]), torch.tensor([False, True, True])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]])
+    rewards = torch.tensor([1.0, 2.0, math.nan, 3.0])
+    finished = torch.tensor([False, True, True, True])
     found = token_rewards(rewards, None, mask, finished=finished, missing_eos_penalty=0.5)
-    assert found.tolist() == [[0, 0, 0.5], [2, 0, 0], [0, 0, 0]]
+    assert found.tolist() == [[0, 0, 0.5, 0], [2, 0, 0, 0], [0, 0, 0, 0], [0, 0, 3, 0]]
 
 
 @SETTINGS

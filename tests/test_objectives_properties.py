@@ -101,9 +101,10 @@ def loss_and_gradients(objective, args, **more):
 @given(seed=st.integers(0, 2**31), garbage=st.sampled_from([math.inf, -math.inf, math.nan, 1e30]))
 def test_padding_may_hold_anything(name, seed, garbage):
     objective, args = VARIANTS[name], random_batch(seed)
+    args["importance_weights"] = args["entropy"].exp()
     padding = ~args["mask"]
     dirty = {k: v if k in ("mask", "advantages") else v.clone() for k, v in args.items()}
-    for key in ("logp", "logp_old", "logp_ref", "entropy"):
+    for key in ("logp", "logp_old", "logp_ref", "entropy", "importance_weights"):
         dirty[key][padding] = garbage
     dirty["advantages"] = args["advantages"].unsqueeze(1).repeat(1, 6)
     dirty["advantages"][padding] = garbage
@@ -235,6 +236,23 @@ def test_the_estimators_agree_with_the_divergence_they_estimate():
     assert k2.item() == pytest.approx(true.item(), rel=0.05)
 
 
+@pytest.mark.parametrize("advantage, clipped", [(1.0, [0, 1]), (0.0, [0, 0]), (-1.0, [1, 0])])
+def test_the_clip_is_counted_where_it_ends_a_gradient(advantage, clipped):
+    ratio = tensor([[0.5, 1.5, 1.0, 9.9]])
+    mask = torch.tensor([[1, 1, 1, 0]])
+    _, sums = PPO()(ratio.log(), torch.zeros(1, 4), tensor([advantage]), mask)
+    low, high = (mean(sums, f"clip_ratio/{side}") * 3 for side in ("low", "high"))
+    assert [low, high] == pytest.approx(clipped)
+    assert mean(sums, "clip_ratio") * 3 == pytest.approx(sum(clipped))
+    assert mean(sums, "ratio") == pytest.approx(1.0)
+
+
+def test_vespo_bounds_each_token_before_it_sums_them():
+    log_ratio = tensor([[-100.0, 20.0]])  # -20 + 20 once bounded: as if on policy
+    _, sums = GRPO(loss_type="vespo")(log_ratio, torch.zeros(1, 2), tensor([1.0]), torch.ones(1, 2))
+    assert mean(sums, "phi") == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     "ratio, advantage, gradient",
     [(1.5, 1.0, 0.0), (1.5, -1.0, 1.5), (0.5, 1.0, -0.5), (0.5, -1.0, 0.0), (1.0, 2.0, -2.0)],
@@ -266,6 +284,24 @@ def test_the_entropy_bonus_acts_on_the_kept_tokens_as_in_trl():
     bonus = policy - objective(**args)[0]
     # TRL counts the kept tokens, we know their share: equal but for rounding to whole tokens
     assert bonus.item() == pytest.approx(expected.item(), rel=1 / (0.2 * int(args["mask"].sum())))
+
+
+def test_tokens_at_the_entropy_threshold_are_kept():
+    args = random_batch(0) | {"entropy": torch.ones(5, 6)}
+    close(GRPO(top_entropy_quantile=0.2)(**args)[0], GRPO()(**args)[0])
+
+
+@SETTINGS
+@given(seed=st.integers(0, 2**31))
+def test_weights_of_a_row_act_like_the_same_weight_on_each_token(seed):
+    args = random_batch(seed)
+    by_row = args["entropy"][:, :1] + 0.5
+    by_row[~args["mask"].any(1)] = math.nan  # a row that is all padding
+    for objective in (PPO(), RLOO(), GRPO(beta=0.1), GRPO(loss_type="sapo")):
+        loss, _ = objective(**args, importance_weights=by_row)
+        close(loss, objective(**args, importance_weights=by_row.expand(5, 6))[0])
+        scaled = args | {"advantages": args["advantages"] * by_row.nan_to_num().squeeze(1)}
+        close(loss, objective(**scaled)[0])
 
 
 @SETTINGS
