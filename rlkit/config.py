@@ -45,7 +45,7 @@ class TrainConfig(ABC):
     """Completions of each prompt, G."""
 
     # --- generation
-    max_completion_length: int = 256
+    max_completion_length: int = 512
     """Tokens after which a completion is cut off."""
     temperature: float = 1.0
     """Of sampling, and of the log-probs that are trained: the policy is the one that sampled."""

@@ -26,6 +26,8 @@ from rlkit.trainer import Trainer
 class RLOOConfig(TrainConfig):
     """Settings of RLOO."""
 
+    num_generations: int = 2
+    """Completions of each prompt, G; each is judged by the G - 1 others."""
     beta: float = 0.05
     """Weight of the KL divergence from the reference model, inside the reward."""
 

@@ -4,8 +4,8 @@
 
 Same model, prompts, group size, tokens and optimiser; TRL's gradient checkpointing and bf16 are
 off. Each of TRL's steps is followed by one of ours, so that a busy machine slows both alike.
-Medians, and the ratio of the medians; the reward curves beside them, since a step that learns less is no
-faster. Both are warmed up by two steps that are not counted.
+Medians, and the ratio of the medians; the rewards beside them, since a step that learns less is
+no faster. Both are warmed up by two steps that are not counted.
 """
 
 import csv
