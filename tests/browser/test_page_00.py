@@ -39,12 +39,14 @@ def test_the_first_two_minutes(lab, notebook):
     page.page.wait_for_timeout(500)
     page.shot("page_00_end_dark")
     rest_of_page(page)
+    clock.mark("end of the page")
     page.page.locator('.jp-Cell:has-text("->")').last.scroll_into_view_if_needed()
     page.page.screenshot(path=SHOTS / "page_00_after.png")
     page.menu("Kernel", "Restart Kernel and Clear Outputs of All Cells…")
     page.page.locator(".jp-Dialog button", has_text="Restart").click()
     page.page.wait_for_selector('.jp-OutputArea-output:has-text("gradient")', state="detached")
     rest_of_page(page)
+    clock.mark("end of the page after a restart of the kernel")
     assert page.page.get_by_text("taken up from your last run").count() == 1
     print(clock)
 
