@@ -12,7 +12,7 @@ Shao et al. 2024, arXiv:2402.03300; loss types in rlkit.objectives.
     rlkit train grpo --preset tiny
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 import torch
@@ -48,25 +48,21 @@ class GRPOConfig(TrainConfig):
     """Sharpness of SAPO's soft gate where the advantage is positive."""
     sapo_temperature_neg: float = 1.05
     """Sharpness of SAPO's soft gate elsewhere."""
+    vespo_k_pos: float = 2.0
+    """Power in VESPO's weight where the advantage is positive."""
+    vespo_lambda_pos: float = 3.0
+    """Decay in VESPO's weight where the advantage is positive."""
+    vespo_k_neg: float = 3.0
+    """Power in VESPO's weight elsewhere."""
+    vespo_lambda_neg: float = 2.0
+    """Decay in VESPO's weight elsewhere."""
 
     name: ClassVar[str] = "grpo"
 
     def objective(self) -> GRPO:
         """What is minimised."""
-        return GRPO(
-            loss_type=self.loss_type,
-            epsilon=self.epsilon,
-            epsilon_high=self.epsilon_high,
-            delta=self.delta,
-            beta=self.beta,
-            use_bias_correction_kl=self.use_bias_correction_kl,
-            importance_sampling_level=self.importance_sampling_level,
-            max_completion_length=self.max_completion_length,
-            top_entropy_quantile=self.top_entropy_quantile,
-            entropy_coef=self.entropy_coef,
-            sapo_temperature_pos=self.sapo_temperature_pos,
-            sapo_temperature_neg=self.sapo_temperature_neg,
-        )
+        shared = {f.name for f in fields(GRPO)} & {f.name for f in fields(self)}
+        return GRPO(**{name: getattr(self, name) for name in shared})
 
     def __post_init__(self) -> None:
         super().__post_init__()

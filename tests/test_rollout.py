@@ -1,5 +1,8 @@
 """Rollouts: masks end at the first EOS, and a completion does not depend on its company."""
 
+import json
+from pathlib import Path
+
 import models
 import pytest
 import torch
@@ -19,6 +22,14 @@ def test_mask_ends_with_the_first_eos_even_if_padding_is_eos():
     mask, finished = eos_mask(ids, torch.tensor([EOS]))
     assert mask.int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]
     assert finished.tolist() == [True, False, True, True]
+
+
+def test_golden_eos_case():
+    golden = json.loads((Path(__file__).parent / "golden/losses.json").read_text())
+    ids = torch.tensor([[5, 2, 2, 2], [5, 7, 9, 4], [2, 2, 2, 2]])
+    mask, finished = eos_mask(ids, torch.tensor([2]))
+    assert mask.int().tolist() == golden["issue_cases"]["N39_eos_mask"]["expected"]
+    assert finished.tolist() == [True, False, True]
 
 
 def test_any_of_several_eos_tokens_ends_a_completion():

@@ -1,5 +1,8 @@
 """Sampling: the noise belongs to (seed, step, row, position), and the draws follow the model."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -55,6 +58,17 @@ def test_truncation_limits_draws_but_not_their_log_probs():
     torch.testing.assert_close(logp, logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0])
     share = (tokens == 0).float().mean()
     assert abs(share - torch.tensor([2.0, 1.0]).softmax(0)[0]) < 0.03
+
+
+def test_golden_top_p_case_keeps_the_log_prob_of_the_whole_distribution():
+    golden = json.loads((Path(__file__).parent / "golden/losses.json").read_text())
+    expected = golden["issue_cases"]["N48_top_p_sampler_logps"]["expected"]
+    logits = torch.tensor([0.5, 0.3, 0.2]).log().expand(200, -1)
+    tokens, logp = Sampler(top_p=0.8).draw(logits, ROWS[:200], 0)
+    assert set(tokens.tolist()) == {0, 1}
+    found = logp[tokens == 0]
+    torch.testing.assert_close(found, torch.full_like(found, expected["trainer_logp"]))
+    assert float((found - expected["trainer_logp"]).exp()[0]) == expected["importance_ratio"]
 
 
 def test_top_k_and_top_p_keep_what_they_say():
