@@ -73,7 +73,11 @@ def test_config(make, says):
     [
         (dict(rows=[]), ValueError, "train_dataset is empty"),
         (dict(rows=[{"question": "1+1="}]), ValueError, "no column 'prompt'.*'question'"),
-        (dict(rows=[{"prompt": "1" * 70}]), ValueError, "prompt 0 .* 70 tokens .* context holds 64"),
+        (
+            dict(rows=[{"prompt": "1" * 70}]),
+            ValueError,
+            "prompt 0 .* 70 tokens .* context holds 64",
+        ),
         (dict(rows=[{"prompt": ""}]), ValueError, "prompt 0 .* has no tokens"),
         (dict(max_completion_length=64), ValueError, "lower max_completion_length"),
         (dict(reward=[]), TypeError, "reward_funcs is empty"),
