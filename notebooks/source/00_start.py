@@ -11,8 +11,10 @@
 # You will need autograd, softmax and `gather` from page 01 on. The end of
 # this page holds three lines to test yourself on them.
 #
-# Run each cell with Shift+Enter, from the top.
-#
+# Run each cell with Shift+Enter, from the top. The folded cell below is for
+# Google Colab; elsewhere it does nothing.
+
+# %% [markdown]
 # ## 0.1 Five sums
 # `here` imports what a section needs. After a restart of the kernel you
 # can go on from any of its cells.
@@ -25,7 +27,12 @@ here("0.1")
 # %% [markdown]
 # The built-in model is a small transformer that writes one character at a
 # time. It learned addition from careless examples, so it is often wrong.
-# A `trainer` holds the model and everything needed to improve it.
+#
+# A `trainer` holds the model and everything needed to improve it. Its
+# algorithm is GRPO, which page 04 builds; here it is a closed box. `tiny`
+# is a collection of settings for a model of this size. The three settings
+# after it say how often to measure, where to keep the run, and that the
+# curve below takes the place of a progress bar.
 
 # %%
 task = load_task("sums")
@@ -53,7 +60,8 @@ for row, text in zip(questions, before):
 # %% [markdown]
 # ### What it will be told
 # The reward function reads an answer and returns one number. Here it
-# judges four answers to `27+58=`.
+# judges four answers to `27+58=`. (The comment in the first line is for
+# our tests: they compare the output.)
 
 # %%
 # NBVAL_CHECK_OUTPUT
@@ -107,6 +115,9 @@ guess = 0.75
 # - The table holds the five sums from above, answered again at each dot.
 # - A note below appears when something in the run deserves a look. Page 04
 #   explains the one that you are likely to see, dead groups.
+#
+# On Colab the run begins with the cell, and the cell's own stop button ends
+# it.
 
 # %%
 run = LiveRun(trainer, guess, questions=questions, score=task.reward)

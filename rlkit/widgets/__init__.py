@@ -1,0 +1,1 @@
+"""What a learner plays with: one file per explorer, and the live run."""

@@ -12,7 +12,6 @@ background thread cannot reach the page, the cell that shows the run also does t
 RLKIT_FOREGROUND=1 does the same elsewhere; RLKIT_FAST=1 also ends the run after three steps.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,12 +34,6 @@ class RunNotReady(Exception):
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
-
-
-def in_foreground() -> bool:
-    """Whether a run has to do its work in the cell that shows it."""
-    names = ("COLAB_RELEASE_TAG", "RLKIT_FOREGROUND", "RLKIT_FAST")
-    return any(os.environ.get(name, "0") not in ("", "0") for name in names)
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,7 @@ class LiveRun:
         """
         if not self._claim():
             return self
-        if in_foreground() if block is None else block:
+        if story.in_foreground() if block is None else block:
             self._work()
             if self.error:
                 raise self.error
@@ -124,7 +117,7 @@ class LiveRun:
         Raises RunNotReady, a sentence without a traceback, while the run is idle, under way or
         failed. Where runs work in the foreground, an idle run starts here.
         """
-        if self.state == "idle" and in_foreground():
+        if self.state == "idle" and story.in_foreground():
             self.start()
         if self.state not in ("done", "stopped"):
             raise RunNotReady(story.not_ready(self)) from self.error
@@ -248,8 +241,7 @@ class LiveRun:
             self.notes.setdefault(warning.split(":")[0], f"step {row['step']}: {warning}")
         if row.get("accuracy") is not None:
             self._measure(row["step"], row["accuracy"])
-        fast = os.environ.get("RLKIT_FAST", "0") not in ("", "0")
-        if fast and len(self.rows) >= FAST_STEPS:
+        if story.is_set("RLKIT_FAST") and len(self.rows) >= FAST_STEPS:
             self._stop.set()
         if self._stop.is_set():  # a press before train() began counts too
             self.trainer.stop()
@@ -277,9 +269,9 @@ class LiveRun:
         self._redraw(now=True)
         bundle = {"text/plain": repr(self), **self._widget._repr_mimebundle_()[0]}
         handle = display(bundle, raw=True, display_id=True)
-        if in_foreground():
+        if story.in_foreground():
             self.start()
-            if "COLAB_RELEASE_TAG" not in os.environ:  # there the widget itself has moved
+            if not story.is_set("COLAB_RELEASE_TAG"):  # there the widget itself has moved
                 handle.update(story.static_bundle(self, bundle), raw=True)
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 Plain functions of a LiveRun that only read it, so that the words are tested without a page.
 """
 
+import os
 from base64 import b64encode
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,18 @@ if TYPE_CHECKING:
 MAX_LETTERS = 80  # of a completion in the table
 
 
+def in_foreground() -> bool:
+    """Whether a run has to do its work in the cell that shows it, and so without buttons."""
+    return any(is_set(name) for name in ("COLAB_RELEASE_TAG", "RLKIT_FOREGROUND", "RLKIT_FAST"))
+
+
+def is_set(name: str) -> bool:
+    """Whether an environment variable says yes: anything but "" and "0"."""
+    return os.environ.get(name, "0") not in ("", "0")
+
+
 def view(run: "LiveRun") -> dict[str, Any]:
     """Everything the page shows but the two series."""
-    from rlkit.widgets.live import in_foreground
-
     return {
         "state": run.state,
         "title": title(run),
@@ -58,7 +67,8 @@ def status(run: "LiveRun") -> str:
     if run.state == "done":
         return f"finished: {run.step} steps in {run.seconds:.0f} s"
     ending = "stopping after this step" if run.stopping else time_left(run)
-    return f"step {run.step} of {run.steps}, {ending}"
+    hint = "; the cell's own stop button ends the run" if in_foreground() else ""
+    return f"step {run.step} of {run.steps}, {ending}{hint}"
 
 
 def time_left(run: "LiveRun") -> str:

@@ -95,8 +95,9 @@ def chromium():
 
 
 @pytest.fixture
-def notebook(lab, chromium, request):
+def notebook(lab, chromium):
     """open(file) -> Notebook; at the end: nothing asked from outside, no error in the console."""
+    SHOTS.mkdir(exist_ok=True)
     opened = []
 
     def open_(file, width=1400, height=1000):
@@ -142,8 +143,13 @@ class Notebook:
             self.page.locator(".lm-Menu-itemLabel", has_text=exact).last.click()
 
     def run_all(self):
-        self.page.locator(".jp-Notebook .jp-Cell").first.click()
         self.menu("Run", "Run All Cells")
+
+    def write(self, old, new):
+        """Replace the code of the cell that begins with `old`."""
+        self.page.locator(f'.jp-CodeCell:has-text("{old}") .cm-content').first.click()
+        self.page.keyboard.press("Control+a")
+        self.page.keyboard.type(new)
 
     @property
     def widget(self):
@@ -176,6 +182,5 @@ class Notebook:
 
     def shot(self, name):
         """A picture for human eyes, in shots/ (ignored by git)."""
-        SHOTS.mkdir(exist_ok=True)
         self.widget.scroll_into_view_if_needed()
         self.page.screenshot(path=SHOTS / f"{name}.png")

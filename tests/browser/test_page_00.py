@@ -18,6 +18,7 @@ def test_the_first_two_minutes(lab, notebook):
     shutil.copy(PAGE, lab[1])
     page = notebook(PAGE.name)
     clock = Clock()
+    page.write("guess = None", "guess = 0.8")
     page.run_all()
     page.page.wait_for_selector('.jp-OutputArea-output:has-text("91+43=")', timeout=60000)
     clock.mark("first answers")
@@ -33,6 +34,7 @@ def test_the_first_two_minutes(lab, notebook):
     clock.mark(page.words("title"))
     page.shot("page_00_mid_light")
     assert page.overflowing() == []
+    assert "your guess 0.80" in page.words("legend")
     finish(page, clock)
     page.shot("page_00_end_light")
     page.menu("Settings", "Theme", "JupyterLab Dark")
