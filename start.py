@@ -97,7 +97,8 @@ def set_up(extra: str) -> None:
     index, torch_mb, build = torch_build()
     megabytes = to_fetch(extra, torch_mb)
     say(f"setting up {VENV}: about {megabytes:.0f} MB to fetch, once")
-    say(build)
+    if not any(site_packages().glob("torch-*.dist-info")):
+        say(build)
     make_venv()
     drop_half_installed()
     command = [str(python()), "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
@@ -261,7 +262,8 @@ def progress(line: str, fetched: float, megabytes: float, seconds: float) -> str
         total = f"{fetched:.0f} of about {max(megabytes, fetched):.0f} MB"
         return f"  {total}: {name[1] if name else 'the next package'}"
     if line.startswith("Installing collected packages"):
-        return f"  installing {line.count(',') + 1} packages, about a minute"
+        count = line.count(",") + 1
+        return f"  installing {count} packages" + (", about a minute" if count > 50 else "")
     if "Retrying (Retry(total=4" in line:
         return "  the package index does not answer; trying again"
     return ""
@@ -292,6 +294,7 @@ OFFLINE = (
     "Failed to establish a new connection", "NewConnectionError", "Temporary failure in name",
     "Name or service not known", "nodename nor servname", "getaddrinfo failed", "ConnectTimeout",
     "Read timed out", "ProxyError", "Network is unreachable", "Connection refused",
+    "No matching distribution found for hatchling",  # what pip asks for first
 )  # fmt: skip
 REASONS = (
     (("No space left on device",), "the disk is full: free some space and run the command again"),
@@ -339,9 +342,11 @@ def lab(arguments: list[str]) -> int:
     copied = subprocess.run(copy, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True)
     if copied.returncode:
         return copied.returncode
-    notebook = copied.stdout.strip().splitlines()[-1]
+    notebook = Path(copied.stdout.strip().splitlines()[-1])
+    page = [f"--ServerApp.root_dir={notebook.parent}"]
+    page += [f"--LabApp.default_url=/lab/tree/{notebook.name}"]
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    return hand_over([str(python()), "-m", "jupyterlab", notebook, *root, *arguments])
+    return hand_over([str(python()), "-m", "jupyterlab", *page, *root, *arguments])
 
 
 def test(arguments: list[str]) -> int:

@@ -155,6 +155,14 @@ def test_core_is_no_more_than_the_package_imports(project):
     assert {name for name in imported if canonicalize_name(name.lower()) not in known} == set()
 
 
+def test_what_learners_run_needs_no_more_than_notebooks():
+    """Benches and the notebook builder are for who works on rlkit; the rest is for everyone."""
+    ours = {"bench", "build.py", "execute.py"}
+    paths = [path for path in PACKAGE.rglob("*.py") if not ours & set(path.parts)]
+    names = {canonicalize_name(name.lower()) for path in paths for name in imports(path)}
+    assert names & set(pins("dev")) == set()
+
+
 def imports(path: Path) -> set[str]:
     """Top-level names of what a file imports anywhere in it."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
