@@ -1,6 +1,7 @@
 """The live run: a worker thread, one at a time, few redraws, plain sentences."""
 
 import struct
+import sys
 import threading
 import time
 
@@ -247,3 +248,17 @@ def test_figure_is_static_and_says_the_finding():
     assert ax.get_xlabel() == "training step"
     lines = [line.get_label() for line in ax.get_lines()]
     assert any(label.startswith("your guess 0.80") for label in lines)
+
+
+def test_without_anywidget_one_sentence_says_how_to_get_it(monkeypatch):
+    live.curve_widget.__globals__["_widget_class"].cache_clear()
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    with pytest.raises(ImportError, match="the live curve needs the package 'anywidget': pip"):
+        live.curve_widget(print)
+
+
+def test_the_trainers_warnings_become_notes_one_of_each_kind():
+    trainer = FakeTrainer(steps=4)
+    trainer.callbacks.append(lambda row: row.update(warnings=["dead groups: too many", "kl: high"]))
+    run = LiveRun(trainer).start(block=True)
+    assert story.view(run)["notes"] == ["step 1: dead groups: too many", "step 1: kl: high"]
