@@ -331,3 +331,23 @@ def test_a_missing_data_folder_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr("rlkit.paths.PACKAGE", tmp_path / "rlkit")
     with pytest.raises(FileNotFoundError, match="data folder is missing"):
         rlkit.data_path("adder")
+
+
+# -- the README ---------------------------------------------------------------------------------
+
+
+def test_readme_s_program_runs_as_printed(tmp_path, monkeypatch, capsys):
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    short = program.replace('preset("tiny")', 'preset("tiny", max_steps=1)')
+    assert short != program
+    monkeypatch.chdir(tmp_path)
+    exec(compile(short, "README.md", "exec"), {})
+    assert 0.0 < float(capsys.readouterr().out.splitlines()[-1]) < 1.0
+
+
+def test_readme_s_commands_exist():
+    from rlkit.cli import COMMANDS
+
+    text = (ROOT / "README.md").read_text()
+    words = re.findall(r"^    rlkit ([a-z]+)", text, re.MULTILINE)
+    assert len(words) == 9 and set(words) <= set(COMMANDS)

@@ -176,6 +176,13 @@ def test_estimate_counts_what_is_missing(start):
     assert start.to_fetch("notebooks", 192) == pytest.approx(bare - 192 - start.SIZES["numpy"])
 
 
+def test_readme_tells_commands_and_megabytes_as_they_are(start):
+    text = (ROOT / "README.md").read_text()
+    assert set(re.findall(r"^    make ([a-z-]+)", text, re.MULTILINE)) <= set(start.COMMANDS)
+    told = int(re.search(r"about (\d+) where there is no GPU", text)[1])
+    assert told == pytest.approx(start.to_fetch("notebooks", start.TORCH_CPU["Linux"]), rel=0.03)
+
+
 def test_every_size_is_of_a_pinned_package(start):
     assert set(start.SIZES) <= set(start.pins("dev"))
     assert set(start.pins("notebooks")) < set(start.pins("dev"))
