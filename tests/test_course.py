@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ nbformat = pytest.importorskip("nbformat")
 
 from rlkit.course import build as builder  # noqa: E402
 from rlkit.course import cli, copies, here, pages, rules  # noqa: E402
-from rlkit.course.colab import repository, setup_cell  # noqa: E402
+from rlkit.course.colab import setup_cell  # noqa: E402
 from rlkit.widgets import keep  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
@@ -243,26 +244,49 @@ def test_every_section_of_the_pages_is_known_and_the_other_way_round():
 # --- the set-up cell
 
 
-def test_the_setup_cell_is_the_first_code_and_does_nothing_outside_colab(monkeypatch):
+def test_the_setup_cell_is_the_first_code_of_every_page():
     for path in copies.pages():
-        notebook = nbformat.read(path, as_version=4)
-        assert code(notebook)[0] == setup_cell()
-    plain = setup_cell().replace("%pip", "pip = ")  # a magic is no Python
+        assert code(nbformat.read(path, as_version=4))[0] == setup_cell()
+
+
+def run_setup(monkeypatch, address, present=False, works=True):
+    """Run the set-up cell with pip and the search for rlkit replaced: (installed, last words)."""
+    state, installed = {"rlkit": present}, []
+
+    def pip(line):
+        installed.append(line)
+        state["rlkit"] = works
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: state["rlkit"] or None)
+    source = re.sub(r"%pip (.*)", lambda magic: f"pip({magic[1]!r})", setup_cell(address))
+    try:
+        exec(compile(source, "setup", "exec"), {"pip": pip})
+    except SystemExit as end:
+        return installed, str(end)
+    return installed, None
+
+
+def test_the_setup_cell_does_nothing_outside_colab(monkeypatch):
     monkeypatch.delenv("COLAB_RELEASE_TAG", raising=False)
-    calm = plain[: plain.index("        pip = ")] + "        pass\n"
-    names = {}
-    exec(compile(calm, "setup", "exec"), names)
-    assert names["REPOSITORY"] == repository()
+    assert run_setup(monkeypatch, "") == ([], None)
 
 
-def test_the_address_stands_in_one_place():
-    address = repository()
-    holders = [
-        path.relative_to(ROOT).as_posix()
-        for path in [ROOT / "pyproject.toml", *(ROOT / "rlkit" / "course").glob("*.py")]
-        if address in path.read_text()
-    ]
-    assert holders == ["pyproject.toml"]
+def test_the_setup_cell_installs_once_and_keeps_what_colab_rests_on(monkeypatch):
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
+    address = "https://example.org/rlkit"
+    assert run_setup(monkeypatch, address, present=True) == ([], None)
+    (line,), words = run_setup(monkeypatch, address)
+    assert line == 'install -q -c /tmp/keep.txt "rlkit-lab @ git+$REPOSITORY"' and words is None
+    kept = [pin.split("==")[0] for pin in Path("/tmp/keep.txt").read_text().split()]
+    assert kept == ["torch", "numpy", "ipython", "ipykernel", "ipywidgets"]
+
+
+def test_the_setup_cell_ends_in_a_sentence_where_it_cannot_go_on(monkeypatch):
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
+    installed, words = run_setup(monkeypatch, "")
+    assert (installed, words) == ([], "write the address of rlkit's repository into REPOSITORY")
+    _, words = run_setup(monkeypatch, "https://example.org/rlkit", works=False)
+    assert words == "rlkit could not be fetched from https://example.org/rlkit: see above"
 
 
 # --- sections

@@ -1,11 +1,8 @@
-"""The set-up cell that every page begins with: on Google Colab it installs rlkit, else nothing.
+"""The set-up cell that every page begins with: on Google Colab it installs rlkit, else nothing."""
 
-The address of the repository is one setting: Repository, under project.urls in pyproject.toml.
-"""
-
-import tomllib
-
-from rlkit.paths import PACKAGE
+REPOSITORY = ""
+"""The one place for the address of the published repository, "https://...". While it is empty the
+cell asks for it: a notebook must not install from an address that nobody vouches for."""
 
 KEPT = "torch numpy ipython ipykernel ipywidgets"
 """What Colab's runtime rests on: the installation may not replace it."""
@@ -14,26 +11,22 @@ CELL = """\
 # Set-up for Google Colab: fetches rlkit, once. It does nothing elsewhere.
 import importlib.metadata, importlib.util, os, sys
 
-REPOSITORY = "{repository}"
+REPOSITORY = "{repository}"  # the address of the repository this is from
 if "COLAB_RELEASE_TAG" in os.environ:
-    if importlib.util.find_spec("rlkit") is None:
+    if not importlib.util.find_spec("rlkit") and not REPOSITORY:
+        sys.exit("write the address of rlkit's repository into REPOSITORY")
+    if not importlib.util.find_spec("rlkit"):
         with open("/tmp/keep.txt", "w") as file:
             for name in "{kept}".split():
                 version = importlib.metadata.version(name)
                 print(name, version, sep="==", file=file)
         %pip install -q -c /tmp/keep.txt "rlkit-lab @ git+$REPOSITORY"
         importlib.invalidate_caches()
-    if importlib.util.find_spec("rlkit") is None:
+    if not importlib.util.find_spec("rlkit"):
         sys.exit(f"rlkit could not be fetched from {{REPOSITORY}}: see above")
 """
 
 
-def repository() -> str:
-    """The address of the repository, from pyproject.toml."""
-    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    return project["project"]["urls"]["Repository"]
-
-
-def setup_cell() -> str:
-    """The source of the cell."""
-    return CELL.format(repository=repository(), kept=KEPT).rstrip()
+def setup_cell(repository: str = REPOSITORY) -> str:
+    """The source of the cell, for a repository's address."""
+    return CELL.format(repository=repository, kept=KEPT).rstrip()
