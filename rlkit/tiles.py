@@ -118,7 +118,12 @@ def chunked_logps(
     entropy: bool,
     tile_bytes: int,
 ) -> tuple[Tensor, Tensor | None]:
-    """Tile by tile, forward and backward: the numbers of `full` without an [N, V]."""
+    """Tile by tile, forward and backward: the numbers of `full` without an [N, V].
+
+    Beyond the gradients themselves a training step holds one tile budget. Where a gradient of the
+    weight exists already (the embedding's of a tied weight, an earlier micro-batch's), autograd
+    adds the new [V, H] to it, so that there are two for a moment.
+    """
     if bias is not None:  # a bias is a product with a column of ones, too small to round
         ones = lefts[0].new_ones(len(targets), 1, dtype=sum_dtype(lefts[0].dtype))
         lefts = [*lefts, ones]
@@ -192,7 +197,6 @@ def backward_by_tiles(token: "TokenGradient", tile_bytes: int, sides, needed) ->
         for d_right, total in zip(d_rights, sums, strict=True):
             if d_right is not None and d_right.dtype != wide:
                 d_right[cols] = total
-        del sums
     d_lefts = [d if d is None else d.to(x.dtype) for d, x in zip(d_lefts, lefts, strict=True)]
     return d_lefts + d_rights
 
