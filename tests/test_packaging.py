@@ -114,6 +114,7 @@ def test_what_is_installed_is_the_tested_set():
     assert other == {}
 
 
+@in_our_environment
 def test_pins_admit_the_oldest_python_that_the_project_admits(project):
     oldest = str(next(iter(SpecifierSet(project["requires-python"]))).version)
     found = {d.metadata["Name"]: d.metadata.get("Requires-Python") for d in distributions()}
