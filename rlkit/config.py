@@ -110,7 +110,7 @@ class TrainConfig(ABC):
     logging_steps: int = 1
     """Steps between two rows of log.csv and of the progress line."""
     disable_tqdm: bool = False
-    """No progress bar."""
+    """No progress bar and no printed warnings; `history` and log.csv hold them all the same."""
     num_completions_to_print: int = 0
     """Completions shown with each log line."""
 
@@ -159,14 +159,16 @@ class TrainConfig(ABC):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": dict(
-        max_steps=100,
+        max_steps=60,
         num_threads=1,
         per_device_train_batch_size=512,
         num_generations=8,
         max_completion_length=8,
-        learning_rate=1e-3,
+        beta=0.0,
+        learning_rate=3e-4,
         lr_scheduler_type="constant",
-        eval_steps=10,
+        warmup_steps=3,
+        eval_steps=5,
     ),
     "cpu-real": dict(
         max_steps=5,
@@ -203,7 +205,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 ADJUSTED: dict[tuple[str, ...], dict[str, Any]] = {
     ("tiny", "steps"): dict(max_completion_length=40),
-    ("tiny", "sums", "ppo"): dict(num_iterations=2, gradient_accumulation_steps=1),
+    ("tiny", "sums", "ppo"): dict(
+        num_generations=1,
+        num_iterations=2,
+        per_device_train_batch_size=256,
+        steps_per_generation=2,
+        max_steps=20,
+    ),
 }
 """What a task, or an algorithm on a task, sets otherwise; the later key wins."""
 

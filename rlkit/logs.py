@@ -57,7 +57,7 @@ class Log:
         self.done.append(row)
         for warning in row.get("warnings", ()):
             kind = warning.split(":")[0]
-            if kind not in self.told:
+            if kind not in self.told and not self.args.disable_tqdm:
                 self.told.add(kind)
                 self.bar.write(f"step {row['step']}: {warning}")
         due = row["step"] % self.args.logging_steps == 0
@@ -120,10 +120,11 @@ def describe(rollout: Rollout, num_generations: int, names: list[str]) -> dict[s
     }
     if len(names) > 1:
         row |= dict(zip(names, rollout.rewards_per_func.nanmean(0).tolist(), strict=True))
+    if num_generations > 1:
+        row["dead_groups"] = float((groups.amax(1) == groups.amin(1)).float().mean())
     return row | {
         "completion_length": float(rollout.mask.sum(1).float().mean()),
         "truncated": float((~rollout.finished).float().mean()),
-        "dead_groups": float((groups.amax(1) == groups.amin(1)).float().mean()),
     }
 
 
