@@ -203,15 +203,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Settings by preset, for every algorithm that has the field."""
 
+TINY_PPO = dict(
+    num_generations=1, num_iterations=2, per_device_train_batch_size=256, steps_per_generation=2
+)
 ADJUSTED: dict[tuple[str, ...], dict[str, Any]] = {
-    ("tiny", "steps"): dict(max_completion_length=40),
-    ("tiny", "sums", "ppo"): dict(
-        num_generations=1,
-        num_iterations=2,
-        per_device_train_batch_size=256,
-        steps_per_generation=2,
-        max_steps=20,
-    ),
+    ("tiny", "steps"): dict(max_completion_length=40, max_steps=40),
+    ("tiny", "sums", "ppo"): TINY_PPO | dict(max_steps=20),
+    ("tiny", "steps", "ppo"): TINY_PPO | dict(max_steps=15),
 }
 """What a task, or an algorithm on a task, sets otherwise; the later key wins."""
 
