@@ -18,6 +18,7 @@ arXiv:2402.14740. GRPO: Shao et al. 2024, arXiv:2402.03300, equation 3.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -35,7 +36,7 @@ Sums = dict[str, tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective:
+class Objective(ABC):
     """What the three algorithms share; each adds its ratio and its denominator."""
 
     epsilon: float = 0.2
@@ -122,13 +123,13 @@ class Objective:
             loss = loss - self.entropy_coef * self.entropy_bonus(batch)
         return loss, sums
 
+    @abstractmethod
     def ratio(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The ratio, [B, T] or [B, 1], and what each token counts for in its mean, [B, T]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def denominator(self, batch: Batch) -> Any:
         """What each token's loss is divided by: a number, or [B, 1]."""
-        raise NotImplementedError
 
     def surrogate(self, batch: Batch, ratio: Tensor, weight: Tensor) -> tuple[Tensor, Sums]:
         """The loss of each token or row before division, [B, T] or [B, 1], and means to report."""
@@ -157,9 +158,11 @@ class PPO(Objective):
     """Each token is an action; the mean over tokens."""
 
     def ratio(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of single tokens."""
         return token_ratio(batch)
 
     def denominator(self, batch: Batch) -> Any:
+        """The tokens of the whole step."""
         return all_tokens(self, batch)
 
 
@@ -170,9 +173,11 @@ class RLOO(Objective):
     needs_sequences: ClassVar[bool] = True
 
     def ratio(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of whole completions."""
         return completion_ratio(batch)
 
     def denominator(self, batch: Batch) -> Any:
+        """The completions of the whole step, and each one's length."""
         # every token of a row carries the row's loss
         return own_length(self, batch)
 
@@ -232,12 +237,15 @@ class GRPO(Objective):
         return by_row or self.off_policy_mask_threshold is not None
 
     def ratio(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of what importance_sampling_level says."""
         return LEVELS[self.importance_sampling_level](batch)
 
     def denominator(self, batch: Batch) -> Any:
+        """What loss_type divides by."""
         return LOSS_TYPES[self.loss_type].denominator(self, batch)
 
     def surrogate(self, batch: Batch, ratio: Tensor, weight: Tensor) -> tuple[Tensor, Sums]:
+        """What loss_type minimises, without completions that are too far off policy."""
         losses, sums = LOSS_TYPES[self.loss_type].surrogate(self, batch, ratio, weight)
         if self.off_policy_mask_threshold is not None:
             losses = losses * near_policy(batch, self.off_policy_mask_threshold)

@@ -206,10 +206,12 @@ class Policy(nn.Module):
 
     @property
     def head(self) -> Head:
+        """The module in lm_head's place."""
         return causal_lm(self.model).get_output_embeddings()
 
     @property
     def device(self) -> torch.device:
+        """Where the weights are."""
         return self.head.weight.device
 
     def forward(

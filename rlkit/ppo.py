@@ -89,9 +89,11 @@ class PPOTrainer(Trainer):
             self.value_model.to(self.policy.device)
 
     def policy_options(self) -> dict[str, Any]:
+        """With a value head on the trunk if the value model is shared."""
         return super().policy_options() | {"with_values": self.args.value_model == "shared"}
 
     def trained_modules(self) -> list[nn.Module]:
+        """The policy, and the value model if it is one of its own."""
         return [self.policy] if self.value_model is None else [self.policy, self.value_model]
 
     def judge(self, rollout: Rollout) -> None:
