@@ -2,7 +2,7 @@
 
     python start.py lab         set up, then open JupyterLab on notebook 00
     python start.py test        set up, then run every test
-    python start.py test-fast   the same without the tests marked slow
+    python start.py test-fast   without the slow tests and those that need a browser
 
 Also setup, notebooks, bench and lint; what follows the command goes on to the program it runs
 (`python start.py lab --no-browser --port 8899`). The environment is .venv beside this file. A
@@ -357,7 +357,7 @@ def test(arguments: list[str]) -> int:
 
 def test_fast(arguments: list[str]) -> int:
     ensure("dev")
-    return hand_over([str(python()), "-m", "pytest", "-m", "not slow", *arguments])
+    return hand_over([str(python()), "-m", "pytest", "-m", "not slow and not browser", *arguments])
 
 
 def get_browser() -> None:
