@@ -41,7 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
-        return COMMANDS[argv[0]][0](argv[1:]) or 0
+        code = COMMANDS[argv[0]][0](argv[1:]) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # the reader, `head` perhaps, has seen enough; keep the interpreter from flushing again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except EXPECTED as error:
         print(f"rlkit: {error}", file=sys.stderr)
         return 2
