@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
+import models
 import pytest
 
 from rlkit import GRPOConfig, PPOConfig, RLOOConfig, cli
@@ -55,8 +57,9 @@ def test_presets_are_the_defaults_of_the_flags():
     assert (seen.task, args.seed, resume) == ("steps", 7, None)
     expected = GRPOConfig.preset("tiny", "steps")
     assert args.max_completion_length == expected.max_completion_length
-    _, args, _ = cli.parse_training(["rloo", "--preset", "t4"], RLOOConfig)
-    assert args.fp16 and args == RLOOConfig.preset("t4")
+    seen, args, _ = cli.parse_training(["rloo", "--preset", "t4"], RLOOConfig)
+    assert seen == cli.STARTS["t4"] and seen.lora_rank == 16
+    assert args.fp16 and args == RLOOConfig.preset("t4", "gsm8k")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,7 @@ def test_presets_are_the_defaults_of_the_flags():
     [
         (["trian"], "did you mean 'train'"),
         (["train", "gpro"], "did you mean 'grpo'"),
+        (["train", "grpo", "--preset", "t3"], "preset='t3' is unknown; did you mean 't4'"),
         (["train", "grpo", "--num-generations", "7"], "num_generations=7; use 511"),
         (["train", "grpo", "--loss-type", "dapoo"], "did you mean 'dapo'"),
         (["train", "grpo", "--model", "/no/such/place"], "there is no such folder"),
@@ -90,6 +94,28 @@ def test_module_and_doctor_run_in_a_process_of_their_own():
     )
     assert done.returncode == 0, done.stderr
     assert "PyTorch" in done.stdout
+
+
+def test_gsm8k_with_adapters(tmp_path, capsys, monkeypatch):
+    """The path of the larger presets, with the built-in problems' form and a small random model."""
+    pytest.importorskip("peft")
+    models.model("llama", max_position_embeddings=1024).save_pretrained(tmp_path / "model")
+    models.tokenizer().save_pretrained(tmp_path / "model")
+    monkeypatch.setenv("RLKIT_GSM8K", str(Path(__file__).parent / "gsm8k"))
+    flags = ["--task", "gsm8k", "--model", str(tmp_path / "model"), "--lora-rank", "4"]
+    flags += [
+        "--eval-rows",
+        "2",
+        "--max-completion-length",
+        "8",
+        "--output-dir",
+        str(tmp_path / "run"),
+    ]
+    code, out, err = run(capsys, "train", "rloo", "--preset", "cpu-real", *flags, *QUICK[:2])
+    assert code == 0, err
+    assert (tmp_path / "run" / "adapter_model.safetensors").is_file()
+    header = (tmp_path / "run" / "log.csv").read_text().splitlines()[0]
+    assert "reward/strict_reward" in header and "reward/lenient_reward" in header
 
 
 def test_learning_bench_checks_its_bars(tmp_path, capsys):
