@@ -23,6 +23,7 @@ from pathlib import Path
 
 from rlkit.paths import data_path
 from rlkit.tasks import Task
+from rlkit.tasks.cards import arithmetic_card
 
 Numbers = tuple[int, ...]
 
@@ -100,12 +101,6 @@ def worked(numbers: Numbers, add: Callable[[int, int], int] = operator.add) -> s
     return "=".join(written)
 
 
-def additions(numbers: Numbers) -> list[Numbers]:
-    """The pairs that a right answer adds, each sorted: (27, 58, 4) -> [(27, 58), (4, 85)]."""
-    partial = [sum(numbers[:i]) for i in range(1, len(numbers))]
-    return [pair(a, b) for a, b in zip(partial, numbers[1:], strict=True)]
-
-
 def pair(a: int, b: int) -> Numbers:
     """a+b and b+a are one pair."""
     return (a, b) if a <= b else (b, a)
@@ -114,6 +109,14 @@ def pair(a: int, b: int) -> Numbers:
 def all_sums() -> Iterator[Numbers]:
     """Every unordered pair of 1..99 whose sum has two or three digits."""
     return ((a, b) for a in range(1, 100) for b in range(a, 100) if a + b >= 10)
+
+
+def draw_sums(rng: random.Random) -> Numbers:
+    """Two numbers of 1..99 whose sum has two or three digits."""
+    while True:
+        numbers = (rng.randint(1, 99), rng.randint(1, 99))
+        if sum(numbers) >= 10:
+            return numbers
 
 
 def draw_steps(rng: random.Random) -> Numbers:
@@ -138,11 +141,16 @@ class HeldOut:
     pairs: frozenset[Numbers]
     multisets: frozenset[Numbers]
 
-    def allows(self, numbers: Numbers) -> bool:
-        """Whether training may show this prompt with its right answer."""
-        if len(numbers) > 2 and tuple(sorted(numbers)) in self.multisets:
+    def allows(self, text: str) -> bool:
+        """Whether training may show this prompt with this worked answer.
+
+        Neither the prompt nor a line below it adds a held-out pair first or holds a held-out
+        multiset, in whatever order.
+        """
+        lines = [numbers_of(line) for line in text.split("=")[:-1]]
+        if any(pair(*line[:2]) in self.pairs for line in lines):
             return False
-        return self.pairs.isdisjoint(additions(numbers))
+        return self.multisets.isdisjoint(tuple(sorted(line)) for line in lines)
 
 
 def held_out() -> HeldOut:
@@ -173,13 +181,13 @@ def split_steps(rng: random.Random, pairs: frozenset[Numbers]) -> tuple[list, li
     train: dict[Numbers, Numbers] = {}
     while len(train) < TRAIN_SIZE:
         numbers = draw_steps(rng)
-        if unseen.allows(numbers):
+        if unseen.allows(prompt_of(numbers) + worked(numbers)):
             train.setdefault(tuple(sorted(numbers)), numbers)
     return list(train.values()), list(chosen.values())
 
 
 def write_data(folder: Path) -> None:
-    """Write the four files, the same bytes each time."""
+    """Write the four files and their card, the same bytes each time."""
     rng = random.Random(SEED)
     sums = split_sums(rng)
     steps = split_steps(rng, frozenset(pair(*numbers) for numbers in sums[1]))
@@ -192,6 +200,8 @@ def write_data(folder: Path) -> None:
             ]
             path = folder / f"{name}_{split}.jsonl"
             path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    card = arithmetic_card(TRAIN_SIZE, EVAL_SIZE, MAX_DIGITS)
+    (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
 
 def main() -> None:
