@@ -12,6 +12,7 @@ gradient_accumulation_steps optimiser steps: one, unless you reuse a batch as PP
 """
 
 import difflib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -24,7 +25,8 @@ class TrainConfig(ABC):
 
     # --- the run
     output_dir: str | None = None
-    """Folder for log.csv, the trained model and checkpoints; None writes nothing."""
+    """Folder for log.csv, the trained model and checkpoints. None: the command line writes to
+    runs/<algorithm>-<task>-<seed>, a trainer in Python writes nothing."""
     seed: int = 42
     """Keys the sampling noise, the order of the prompts and the initial adapters."""
     max_steps: int = 100
@@ -244,9 +246,16 @@ def check(args: TrainConfig) -> None:
         "save_total_limit",
     ):
         at_least(args, field, 1)
-    for field in ("max_steps", "warmup_steps", "top_k", "learning_rate", "beta", "max_grad_norm"):
+    for field in ("max_steps", "warmup_steps", "top_k", "num_completions_to_print", "seed"):
         at_least(args, field, 0)
-    if not args.temperature > 0:
+    for field in POSITIVE_OR_NONE:
+        if getattr(args, field) is not None:
+            at_least(args, field, 1)
+    for field in NOT_NEGATIVE:
+        if getattr(args, field) is not None:
+            at_least(args, field, 0, whole=False)
+    at_least(args, "temperature", 0, whole=False)
+    if args.temperature == 0:
         raise ValueError(
             f"temperature={args.temperature} must be above 0; 1.0 samples from the model as it is "
             "(evaluation is greedy without it)"
@@ -268,11 +277,33 @@ def check(args: TrainConfig) -> None:
     check_sizes(args)
 
 
-def at_least(args: TrainConfig, field: str, low: float) -> None:
-    """A field that must be a number >= low."""
+POSITIVE_OR_NONE = (
+    "steps_per_generation",
+    "num_threads",
+    "max_generation_batch",
+    "tile_bytes",
+    "eval_steps",
+    "save_steps",
+)
+NOT_NEGATIVE = (
+    "learning_rate",
+    "beta",
+    "epsilon",
+    "epsilon_high",
+    "max_grad_norm",
+    "weight_decay",
+    "adam_epsilon",
+)
+
+
+def at_least(args: TrainConfig, field: str, low: float, whole: bool = True) -> None:
+    """A field that must be a finite number >= low; whole: an integer."""
     value = getattr(args, field)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= low:
-        raise ValueError(f"{field}={value!r} must be at least {low}")
+    good = isinstance(value, int | float) and not isinstance(value, bool) and value >= low
+    if not good or not math.isfinite(value):
+        raise ValueError(f"{field}={value!r} must be a number of at least {low}")
+    if whole and not isinstance(value, int):
+        raise ValueError(f"{field}={value!r} must be a whole number")
 
 
 def check_sizes(args: TrainConfig) -> None:

@@ -30,12 +30,7 @@ class Prompts:
         Raises ValueError for an empty dataset, a missing prompt column and a prompt that leaves
         the completion no room in context_length tokens.
         """
-        if not len(dataset):
-            raise ValueError(f"{field} is empty; give it at least one row with a 'prompt'")
-        if "prompt" not in dataset[0]:
-            columns = ", ".join(map(repr, dataset[0]))
-            raise ValueError(f"{field} has no column 'prompt' (it has {columns}); rename one")
-        self.rows = [dict(dataset[i]) for i in range(len(dataset))]
+        self.rows = read_rows(dataset, field)
         self.pad_id = tokenizer.pad_token_id
         self.ids = [encode(row["prompt"], tokenizer) for row in self.rows]
         longest = max(range(len(self.ids)), key=lambda i: len(self.ids[i]))
@@ -70,6 +65,26 @@ class Prompts:
         """Every column but the prompt, for the reward functions."""
         names = [name for name in self.rows[0] if name != "prompt"]
         return {name: [self.rows[i][name] for i in indices] for name in names}
+
+
+def read_rows(dataset: Sequence[dict[str, Any]], field: str) -> list[dict[str, Any]]:
+    """The rows as dicts, all with the same columns and a prompt of text or messages."""
+    if not hasattr(dataset, "__len__") or isinstance(dataset, dict | str):
+        kind = type(dataset).__name__
+        raise ValueError(f"{field} is of type {kind}; give a list of dicts or a datasets.Dataset")
+    if not len(dataset):
+        raise ValueError(f"{field} is empty; give it at least one row with a 'prompt'")
+    rows = [dict(dataset[i]) for i in range(len(dataset))]
+    if "prompt" not in rows[0]:
+        columns = ", ".join(map(repr, rows[0]))
+        raise ValueError(f"{field} has no column 'prompt' (it has {columns}); rename one")
+    for i, row in enumerate(rows):
+        if missing := rows[0].keys() - row.keys():
+            raise ValueError(f"row {i} of {field} lacks {sorted(missing)}, which row 0 has")
+        if not isinstance(row["prompt"], str | list):
+            kind = type(row["prompt"]).__name__
+            raise ValueError(f"prompt {i} of {field} is of type {kind}; give text or messages")
+    return rows
 
 
 @lru_cache(maxsize=4)

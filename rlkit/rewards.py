@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+FLOAT32_MAX = torch.finfo(torch.float32).max
 RewardFunc = Callable[..., Sequence[float | None]]
 
 
@@ -22,9 +23,19 @@ def as_list(reward_funcs: RewardFunc | Sequence[RewardFunc]) -> list[RewardFunc]
     if not funcs:
         raise TypeError("reward_funcs is empty; give at least one function")
     for func in funcs:
+        if isinstance(func, torch.nn.Module):
+            kind = type(func).__name__
+            raise TypeError(f"reward_funcs holds a {kind}; give a function that scores with it")
         if not callable(func):
             raise TypeError(f"reward_funcs holds {func!r}, which is not a function")
     return funcs
+
+
+def func_names(funcs: Sequence[RewardFunc]) -> list[str]:
+    """The names under which they are logged; a name that comes again gets a number."""
+    names = [func_name(func) for func in funcs]
+    seen = [names[: i + 1].count(name) for i, name in enumerate(names)]
+    return [n if count == 1 else f"{n}_{count}" for n, count in zip(names, seen, strict=True)]
 
 
 def func_name(func: RewardFunc) -> str:
@@ -48,9 +59,9 @@ def score(
     rewards = []
     for func in funcs:
         name = func_name(func)
-        arguments = {"prompts": prompts, "completions": completions} | columns | context
+        ours = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids}
         try:
-            values = func(completion_ids=completion_ids, **arguments)
+            values = func(**columns | context | ours)
         except Exception as error:
             raise RuntimeError(
                 f"reward function {name!r} raised {type(error).__name__}: {error}"
@@ -63,7 +74,7 @@ def checked(name: str, values: Any, count: int) -> list[float]:
     """What a reward function returned, as floats; None becomes NaN."""
     if isinstance(values, Tensor):
         values = values.tolist()
-    if values is None or isinstance(values, str) or not hasattr(values, "__len__"):
+    if values is None or isinstance(values, str | dict) or not hasattr(values, "__len__"):
         raise ValueError(
             f"reward function {name!r} returned {values!r}; it must return a list with one number "
             f"for each of the {count} completions (None for a row that it does not score)"
@@ -88,7 +99,7 @@ def number(name: str, row: int, value: Any) -> float:
         raise ValueError(
             f"reward function {name!r} returned {value!r} for completion {row}; it must be a number"
         ) from None
-    if not math.isfinite(result):
+    if not abs(result) <= FLOAT32_MAX:
         raise ValueError(
             f"reward function {name!r} returned {result} for completion {row}; return a finite "
             "number, or None to leave the row out"

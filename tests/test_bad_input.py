@@ -37,18 +37,26 @@ def one_sentence(error) -> str:
         (lambda: GRPOConfig(**SIZES | {"num_generations": 3}), "num_generations=3; use 6"),
         (lambda: GRPOConfig(**SIZES | {"num_generations": 1}), "num_generations=1: .*at least 2"),
         (lambda: RLOOConfig(**SIZES | {"num_generations": 1}), "num_generations=1: .*at least 2"),
-        (lambda: GRPOConfig(num_generations=0), "num_generations=0 must be at least 1"),
+        (lambda: GRPOConfig(num_generations=0), "num_generations=0 must be .* at least 1"),
+        (lambda: GRPOConfig(num_generations=2.0), "num_generations=2.0 must be a whole number"),
+        (lambda: GRPOConfig(steps_per_generation=0), "steps_per_generation=0 must be .* least 1"),
+        (lambda: GRPOConfig(eval_steps=-1), "eval_steps=-1 must be .* at least 1"),
+        (lambda: GRPOConfig(tile_bytes=-5), "tile_bytes=-5 must be .* at least 1"),
+        (lambda: GRPOConfig(epsilon=-1.0), "epsilon=-1.0 must be .* at least 0"),
+        (lambda: GRPOConfig(weight_decay=-1.0), "weight_decay=-1.0 must be .* at least 0"),
+        (lambda: GRPOConfig(learning_rate=math.inf), "learning_rate=inf must be a number"),
+        (lambda: GRPOConfig(temperature="hot"), "temperature='hot' must be a number"),
         (lambda: GRPOConfig(loss_type="dapoo"), "loss_type='dapoo'.*did you mean 'dapo'"),
         (lambda: GRPOConfig(loss_type="dr_gpro"), "did you mean 'dr_grpo'"),
         (lambda: GRPOConfig(scale_rewards="groups"), "scale_rewards='groups'.*'group'"),
         (lambda: GRPOConfig(importance_sampling_level="tokens"), "'tokens'.*did you mean 'token'"),
         (lambda: GRPOConfig(loss_type="cispo"), "epsilon_high"),
-        (lambda: GRPOConfig(temperature=-1.0), "temperature=-1.0 must be above 0"),
+        (lambda: GRPOConfig(temperature=-1.0), "temperature=-1.0 must be a number of at least 0"),
         (lambda: GRPOConfig(temperature=0.0), "temperature=0.0 must be above 0"),
-        (lambda: GRPOConfig(temperature=math.nan), "temperature=nan must be above 0"),
+        (lambda: GRPOConfig(temperature=math.nan), "temperature=nan must be a number"),
         (lambda: GRPOConfig(top_p=0.0), r"top_p=0.0 must lie in \(0, 1\]"),
-        (lambda: GRPOConfig(learning_rate=-1e-3), "learning_rate=-0.001 must be at least 0"),
-        (lambda: GRPOConfig(beta=-0.1), "beta=-0.1 must be at least 0"),
+        (lambda: GRPOConfig(learning_rate=-1e-3), "learning_rate=-0.001 must be .* at least 0"),
+        (lambda: GRPOConfig(beta=-0.1), "beta=-0.1 must be .* at least 0"),
         (lambda: GRPOConfig(head="chunkd"), "head='chunkd'.*did you mean 'chunked'"),
         (lambda: GRPOConfig(lr_scheduler_type="cosin"), "did you mean 'cosine'"),
         (lambda: GRPOConfig(bf16=True, fp16=True), "exclude each other"),
@@ -78,6 +86,11 @@ def test_config(make, says):
             ValueError,
             "prompt 0 .* 70 tokens .* context holds 64",
         ),
+        (dict(rows={"prompt": ["1+1="]}), ValueError, "is of type dict; give a list of dicts"),
+        (dict(rows=None), ValueError, "is of type NoneType; give a list"),
+        (dict(rows=[{"prompt": 7}]), ValueError, "prompt 0 .* is of type int; give text"),
+        (dict(rows=[ROWS[0], {"prompt": "1+1="}]), ValueError, "row 1 .* lacks .*'answer'"),
+        (dict(reward=torch.nn.Linear(1, 1)), TypeError, "holds a Linear; give a function"),
         (dict(rows=[{"prompt": ""}]), ValueError, "prompt 0 .* has no tokens"),
         (dict(max_completion_length=64), ValueError, "lower max_completion_length"),
         (dict(reward=[]), TypeError, "reward_funcs is empty"),
@@ -103,6 +116,8 @@ def raises(prompts, completions, **kwargs):
         (lambda completions, **k: None, "returned None; it must return a list"),
         (lambda completions, **k: 1.0, "returned 1.0; it must return a list"),
         (lambda completions, **k: "00000000", "must return a list"),
+        (lambda completions, **k: dict.fromkeys(range(8), 1.0), "must return a list"),
+        (lambda completions, **k: [1e39] * 8, "returned 1e.39 for completion 0; return a finite"),
         (lambda completions, **k: [math.nan] * 8, "returned nan for completion 0"),
         (lambda completions, **k: [0.0] * 7 + [math.inf], "returned inf for completion 7"),
         (lambda completions, **k: ["1"] * 8, "returned '1' for completion 0; it must be a number"),
@@ -116,6 +131,28 @@ def test_reward_function(reward, says):
         run.train()
     assert re.search(says, one_sentence(error)), error.value
     assert all(torch.equal(a, b) for a, b in zip(before, run.policy.parameters(), strict=True))
+
+
+def test_a_column_of_the_dataset_does_not_replace_the_completions():
+    heard = []
+
+    def reward(completions, **kwargs):
+        heard.extend(completions)
+        return [0.0] * len(completions)
+
+    trainer(reward, rows=[row | {"completions": "gold!"} for row in ROWS]).train()
+    assert heard and "gold!" not in heard
+
+
+def test_reward_functions_of_one_name_keep_their_own_columns():
+    run = trainer(
+        [
+            lambda completions, **k: [1.0] * len(completions),
+            lambda completions, **k: [0.5] * len(completions),
+        ]
+    )
+    row = run.train()[0]
+    assert (row["reward/<lambda>"], row["reward/<lambda>_2"]) == (1.0, 0.5)
 
 
 def test_vocabulary_mismatch():
