@@ -17,10 +17,15 @@ from torch import Tensor
 
 FORMAT = 1
 PREFIX = "checkpoint-"
+REQUIRED = {"format", "algorithm", "seed", "updates", "scaler", "history"}
 
 
 def save_checkpoint(trainer: Any, step: int) -> Path:
-    """Writes output_dir/checkpoint-<step> and drops all but the newest save_total_limit."""
+    """Writes output_dir/checkpoint-<step> and drops all but the newest save_total_limit.
+
+    Raises OSError, and leaves nothing half-written, if there is no room for it.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     root = Path(trainer.args.output_dir)
@@ -33,7 +38,7 @@ def save_checkpoint(trainer: Any, step: int) -> Path:
         (partial / "state.json").write_text(json.dumps(state_of(trainer)), encoding="utf-8")
         shutil.rmtree(final, ignore_errors=True)
         partial.rename(final)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise OSError(
             f"output_dir={str(root)!r}: the checkpoint could not be written ({error})"
@@ -52,15 +57,13 @@ def load_checkpoint(trainer: Any, folder: str | Path) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    folder = Path(folder)
-    found = [folder] if (folder / "state.json").is_file() else checkpoints(folder)
-    if not found:
-        raise FileNotFoundError(f"resume_from_checkpoint={str(folder)!r} holds no checkpoint")
-    folder = found[-1]
+    folder = find_checkpoint(folder)
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         tensors = load_file(folder / "weights.safetensors")
         moments = load_file(folder / "optimizer.safetensors")
+        if not isinstance(state, dict) or not REQUIRED <= state.keys():
+            raise ValueError("state.json lacks entries")
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(f"checkpoint {folder} is damaged: {error}; take an older one") from error
     check_origin(trainer, state, folder)
@@ -69,6 +72,36 @@ def load_checkpoint(trainer: Any, folder: str | Path) -> None:
     trainer.optimizer.count = state["updates"]
     trainer.optimizer.scaler.load_state_dict(state["scaler"])
     trainer.history[:] = state["history"]
+
+
+def find_checkpoint(folder: str | Path) -> Path:
+    """The folder itself if it is a checkpoint, else the newest one in it.
+
+    Raises FileNotFoundError if there is none.
+    """
+    folder = Path(folder)
+    found = [folder] if (folder / "state.json").is_file() else checkpoints(folder)
+    if not found:
+        raise FileNotFoundError(f"resume_from_checkpoint={str(folder)!r} holds no checkpoint")
+    return found[-1]
+
+
+def claim_folder(output_dir: str | None, resumes: bool) -> None:
+    """Makes output_dir, or says in one sentence why a new run cannot write there.
+
+    Raises ValueError, also where an earlier run's checkpoints lie that a new run would mix with.
+    """
+    if output_dir is None:
+        return
+    try:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"output_dir={output_dir!r} cannot be made: {error}") from error
+    if not resumes and checkpoints(Path(output_dir)):
+        raise ValueError(
+            f"output_dir={output_dir!r} holds checkpoints of an earlier run; resume it with "
+            "resume_from_checkpoint, or choose another folder"
+        )
 
 
 def checkpoints(root: Path) -> list[Path]:

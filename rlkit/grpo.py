@@ -73,6 +73,8 @@ class GRPOConfig(TrainConfig):
 class GRPOTrainer(Trainer):
     """Holds a policy, and a reference if beta is not 0."""
 
+    config_class = GRPOConfig
+
     def judge(self, rollout: Rollout) -> None:
         """Advantages [B] of whole completions."""
         args = self.args

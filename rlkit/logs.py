@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from rlkit.advantages import moments
+from rlkit.advantages import above_lowest, moments
 from rlkit.config import TrainConfig
 from rlkit.optim import add_sums
 from rlkit.rollout import Rollout
@@ -23,14 +23,15 @@ class Log:
 
     def __init__(self, args: TrainConfig, history: list[dict[str, Any]]) -> None:
         """history: steps that an earlier part of this run has already taken."""
-        self.args, self.done = args, list(history)
+        self.args, self.start = args, len(history)
+        self.done = [row for row in history if row["step"] % args.logging_steps == 0]
         self.told: set[str] = set()
 
     def __enter__(self) -> Self:
         args = self.args
         self.bar = tqdm(
             total=args.max_steps,
-            initial=len(self.done),
+            initial=self.start,
             desc=args.name,
             unit="step",
             disable=args.disable_tqdm,
@@ -54,16 +55,16 @@ class Log:
 
     def write(self, row: dict[str, Any], completions: list[dict[str, Any]]) -> None:
         """One step: a CSV row, the bar, new warnings and some completions."""
-        self.done.append(row)
         for warning in row.get("warnings", ()):
             kind = warning.split(":")[0]
             if kind not in self.told and not self.args.disable_tqdm:
                 self.told.add(kind)
                 self.bar.write(f"step {row['step']}: {warning}")
         due = row["step"] % self.args.logging_steps == 0
-        if due and self.path is not None:
-            append_csv(self.path, self.done)
         if due:
+            self.done.append(row)
+            if self.path is not None:
+                append_csv(self.path, self.done)
             for shown in completions[: self.args.num_completions_to_print]:
                 self.bar.write("{reward:6.2f}  {prompt!r} -> {completion!r}".format_map(shown))
             self.bar.set_postfix_str(brief(row), refresh=False)
@@ -113,15 +114,18 @@ def describe(rollout: Rollout, num_generations: int, names: list[str]) -> dict[s
     names: of the reward functions; their means are told apart where there are several.
     """
     rewards = rollout.rewards
-    groups = rewards.view(-1, num_generations)
+    scored = ~rewards.isnan()
+    # from the lowest, or equal rewards like 0.7 would seem to differ in float32
+    lowest = rewards[scored].min() if bool(scored.any()) else rewards.new_zeros(())
     row = {
         "reward": float(rewards.nanmean()),
-        "reward_std": float(moments(rewards, ~rewards.isnan()).std()),
+        "reward_std": float(moments(rewards - lowest, scored).std()),
     }
     if len(names) > 1:
         row |= dict(zip(names, rollout.rewards_per_func.nanmean(0).tolist(), strict=True))
     if num_generations > 1:
-        row["dead_groups"] = float((groups.amax(1) == groups.amin(1)).float().mean())
+        spread, _ = above_lowest(rewards, num_generations)  # [P, G], 0 where nothing scored
+        row["dead_groups"] = float((spread == 0).all(1).float().mean())
     return row | {
         "completion_length": float(rollout.mask.sum(1).float().mean()),
         "truncated": float((~rollout.finished).float().mean()),
@@ -138,11 +142,15 @@ def kl_of(rollout: Rollout) -> dict[str, float]:
 
 
 def summarise(results: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over the optimiser steps of one pass; the only place where the update is read back."""
+    """Means over the optimiser steps of one pass; the only place where the update is read back.
+
+    Entropy, ratio and clip counts are those of rows that were trained on, not of dropped ones.
+    """
     sums: dict[str, tuple[Tensor, Tensor]] = {}
     for result in results:
         add_sums(sums, result["sums"])
     row = {name: float(value / count.clamp(min=1)) for name, (value, count) in sums.items()}
+    row["lr"] = results[-1]["lr"]
     for name in ("loss", "grad_norm"):
         row[name] = sum(float(r[name]) for r in results) / len(results)
     row["overflows"] = sum(not bool(r["finite"]) for r in results)

@@ -24,6 +24,8 @@ class Optimizer:
         """modules: what trains. updates: optimiser steps of the whole run, for the schedule."""
         self.args, self.updates, self.count = args, updates, 0
         self.parameters = [p for m in modules for p in m.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("the model has no weight that trains; unfreeze some or add adapters")
         matrices = [p for p in self.parameters if p.dim() > 1]
         others = [p for p in self.parameters if p.dim() <= 1]
         groups = [
@@ -51,12 +53,16 @@ class Optimizer:
         """Accumulates the gradients of all micro-batches and steps once.
 
         loss: micro-batch -> (loss, sums), the loss already a share of the whole step's.
-        Returns 0-d tensors `loss`, `grad_norm`, `finite`, and `sums` added up by name. No
+        Returns 0-d tensors `loss`, `grad_norm`, `finite`, `sums` added up by name, and `lr`. No
         micro-batches (every row dropped): the gradient is 0 and AdamW steps by its momentum.
         """
+        # a step that was interrupted may have left gradients behind
+        self.adamw.zero_grad()
+        lr = self.learning_rate
         for group in self.adamw.param_groups:
-            group["lr"] = self.learning_rate
+            group["lr"] = lr
         total = torch.zeros((), device=self.parameters[0].device)
+        self.scaler.scale(total)  # it must have scaled something, even if every row was dropped
         sums: dict[str, tuple[Tensor, Tensor]] = {}
         for micro_batch in micro_batches:
             share, micro_sums = loss(micro_batch)
@@ -73,7 +79,7 @@ class Optimizer:
             self.adamw.step()
         self.adamw.zero_grad()
         self.count += 1
-        return {"loss": total, "grad_norm": norm, "finite": finite, "sums": sums}
+        return {"loss": total, "grad_norm": norm, "finite": finite, "sums": sums, "lr": lr}
 
     def clip(self) -> Tensor:
         """Unscales the gradients and scales them down to max_grad_norm; returns their norm."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlkit.head import Head, into_rows
+from rlkit.head import Head, into_rows, project
 from rlkit.optional import require
 from rlkit.paths import data_path
 from rlkit.rollout import Rollout
@@ -52,13 +52,23 @@ def model_folder(name: str | Path) -> str:
 def load_model(name: str | Path, **kwargs: Any) -> nn.Module:
     """A causal language model in float32, from a built-in name, a folder or a hub id.
 
+    A folder of adapters is loaded on the model that it names, ready to be trained on.
     Safetensors only, and no code from the model's folder is run.
     Raises FileNotFoundError with one sentence if there is no such model.
     """
     from transformers import AutoModelForCausalLM
 
+    folder = model_folder(name)
+    if (Path(folder) / "adapter_config.json").is_file():
+        peft = require("peft", f"the adapters in {folder}")
+        base = peft.PeftConfig.from_pretrained(folder).base_model_name_or_path
+        return peft.PeftModel.from_pretrained(load_model(base), folder, is_trainable=True)
     options = {"dtype": torch.float32, "use_safetensors": True} | kwargs
-    return _from_pretrained(AutoModelForCausalLM, name, options)
+    model = _from_pretrained(AutoModelForCausalLM, name, options)
+    if str(name) in BUILT_IN:
+        # adapters will remember this name, and find the model wherever rlkit is installed
+        model.name_or_path = model.config._name_or_path = str(name)
+    return model
 
 
 def load_tokenizer(name: str | Path) -> Any:
@@ -71,7 +81,7 @@ def load_tokenizer(name: str | Path) -> Any:
 def _from_pretrained(auto: Any, name: str | Path, options: dict[str, Any]) -> Any:
     folder = model_folder(name)
     try:
-        return auto.from_pretrained(folder, **options)
+        return auto.from_pretrained(folder, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:
         if Path(folder).is_dir():
             what = f"the folder {folder} does not hold a complete model"
@@ -92,6 +102,8 @@ def add_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
     Raises ValueError for adapters that rlkit's forward would pass by, ImportError without peft.
     """
     peft = require("peft", "peft_config")
+    if hasattr(model, "get_base_model"):
+        raise ValueError("the model has adapters already; merge them, or drop peft_config")
     if getattr(peft_config, "is_prompt_learning", False):
         raise ValueError(
             f"peft_config={type(peft_config).__name__} adds virtual tokens, which rlkit's forward "
@@ -99,7 +111,7 @@ def add_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
         )
     wrapped = peft.get_peft_model(model, peft_config)
     head = causal_lm(wrapped).get_output_embeddings()
-    if not isinstance(head, nn.Linear):
+    if not isinstance(head, nn.Linear | Head):
         raise ValueError(
             "peft_config adapts the output head (lm_head), which rlkit replaces; "
             "leave lm_head out of target_modules and modules_to_save"
@@ -129,6 +141,17 @@ class Backbone:
         self.config = causal_lm(model).config.get_text_config()
         # transformers 5.20 renamed the argument
         names = inspect.signature(self.module.forward).parameters
+        attention = str(self.config._attn_implementation)
+        if attention not in ("sdpa", "eager") and "flash" not in attention:
+            raise ValueError(
+                f"attention {attention!r} takes no explicit mask; load the model with "
+                "attn_implementation='sdpa'"
+            )
+        if "position_ids" not in names:
+            raise ValueError(
+                f"{type(self.module).__name__} takes no position_ids, without which padded prompts "
+                "would be read wrongly; rlkit cannot train it"
+            )
         self.cache_name = "cache" if "cache" in names else "past_key_values"
         self.layers = set(getattr(self.config, "layer_types", None) or ())
         if unknown := self.layers - {"full_attention", "sliding_attention"}:
@@ -264,8 +287,13 @@ class Policy(nn.Module):
     def decode(self, ids: Tensor, key_mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """Logits of the next token, [B, V] float32; appends to the cache."""
         with autocast(self.device, self.amp_dtype):
-            hidden = self.backbone(ids, key_mask, positions, cache)[:, -1]
-            logits = self.head(hidden).float() * self.head.logit_scale
+            hidden = self.backbone(ids, key_mask, positions, cache)[:, -1]  # [B, H]
+        # the product that training takes too: half-precision operands, sums in float32
+        hidden = hidden.to(self.amp_dtype or hidden.dtype)
+        logits = project(hidden, self.head.weight.to(hidden.dtype)).float()
+        if self.head.bias is not None:
+            logits = logits + self.head.bias
+        logits = logits * self.head.logit_scale
         if (cap := self.head.logit_softcap) is not None:
             logits = cap * torch.tanh(logits / cap)
         return logits
@@ -325,6 +353,19 @@ def value_head(weight: Tensor) -> nn.Linear:
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
+
+
+def widen(model: nn.Module) -> None:
+    """Makes weights that train float32: in half precision most of AdamW's small steps round away.
+
+    The frozen base under adapters stays as small as it came.
+    """
+    if not hasattr(model, "disable_adapter"):
+        model.float()
+        return
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:

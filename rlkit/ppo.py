@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from rlkit.advantages import gae, token_rewards, whiten
 from rlkit.config import TrainConfig, at_least, unknown
 from rlkit.objectives import PPO, Totals, kl_divergence, value_loss
-from rlkit.policy import ValueModel, causal_lm
+from rlkit.policy import ValueModel, causal_lm, checkpoint_activations
 from rlkit.rollout import Rollout
 from rlkit.trainer import Trainer
 
@@ -66,7 +66,7 @@ class PPOConfig(TrainConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("gamma", "lam", "vf_coef", "missing_eos_penalty"):
-            at_least(self, field, 0)
+            at_least(self, field, 0, whole=False)
         for field, known in (
             ("value_model", ("separate", "shared")),
             ("kl_estimator", ("k1", "k3")),
@@ -78,11 +78,15 @@ class PPOConfig(TrainConfig):
 class PPOTrainer(Trainer):
     """Holds a policy, a value model, and a reference if beta is not 0."""
 
+    config_class = PPOConfig
+
     def build(self, model: nn.Module, peft_config: Any) -> None:
         """Makes the value model before adapters freeze what it copies."""
         self.value_model = None
         if self.args.value_model == "separate":
-            trunk = copy.deepcopy(causal_lm(model)).requires_grad_(True)
+            trunk = copy.deepcopy(causal_lm(model)).requires_grad_(True).float()
+            if self.args.gradient_checkpointing:
+                checkpoint_activations(trunk, frozen_base=False)
             self.value_model = ValueModel(trunk, self.policy_options()["amp_dtype"])
         super().build(model, peft_config)
         if self.value_model is not None:

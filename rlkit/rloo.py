@@ -41,6 +41,8 @@ class RLOOConfig(TrainConfig):
 class RLOOTrainer(Trainer):
     """Holds a policy, and a reference if beta is not 0."""
 
+    config_class = RLOOConfig
+
     def judge(self, rollout: Rollout) -> None:
         """Advantages [B] of whole completions."""
         args, rewards = self.args, rollout.rewards

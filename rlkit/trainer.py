@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rlkit import health, prompts
-from rlkit.checkpoint import load_checkpoint, save_checkpoint
+from rlkit.checkpoint import claim_folder, load_checkpoint, save_checkpoint
 from rlkit.config import TrainConfig
 from rlkit.logs import Log, describe, kl_of, summarise
 from rlkit.objectives import Totals
@@ -31,9 +31,10 @@ from rlkit.policy import (
     frozen_copy,
     load_model,
     load_tokenizer,
+    widen,
 )
 from rlkit.prompts import Prompts
-from rlkit.rewards import RewardFunc, as_list, combine, func_name, score
+from rlkit.rewards import RewardFunc, as_list, combine, func_names, score
 from rlkit.rollout import Rollout, concatenate, generate
 from rlkit.sampling import Sampler
 
@@ -41,6 +42,8 @@ from rlkit.sampling import Sampler
 class Trainer(ABC):
     """The loop. Subclasses say what they hold (`build`), how they judge (`judge`) and what they
     minimise (`objective`, `loss`)."""
+
+    config_class: ClassVar[type[TrainConfig]]
 
     def __init__(
         self,
@@ -59,9 +62,12 @@ class Trainer(ABC):
         LoraConfig; the reference is then the policy with its adapters off.
         Raises ValueError, TypeError or FileNotFoundError, in one sentence, before any work starts.
         """
+        if not isinstance(args, self.config_class):
+            wanted, got = self.config_class.__name__, type(args).__name__
+            raise TypeError(f"args is of type {got}; {type(self).__name__} needs a {wanted}")
         self.args = args
         self.reward_funcs = as_list(reward_funcs)
-        self.reward_names = [f"reward/{func_name(f)}" for f in self.reward_funcs]
+        self.reward_names = [f"reward/{name}" for name in func_names(self.reward_funcs)]
         combine(torch.zeros(1, len(self.reward_funcs)), args.reward_weights)
         self.objective = args.objective()
         if args.num_threads:
@@ -101,18 +107,21 @@ class Trainer(ABC):
         """Makes self.policy, and self.reference if the KL divergence counts."""
         args = self.args
         self.reference: Policy | None = None
-        self.has_adapters = peft_config is not None or hasattr(model, "disable_adapter")
-        if args.beta and not self.has_adapters:
+        if peft_config is None:
+            widen(model)
+        if args.beta and peft_config is None:
+            # adapters that the model came with are part of what it was before this run
             self.reference = Policy(frozen_copy(model), **self.policy_options())
         if peft_config is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(args.seed)
                 model = add_adapters(model, peft_config)
+            widen(model)
         if torch.cuda.is_available():
             model = model.cuda()
             self.reference = self.reference and self.reference.cuda()
         if args.gradient_checkpointing:
-            checkpoint_activations(causal_lm(model), self.has_adapters)
+            checkpoint_activations(causal_lm(model), hasattr(model, "disable_adapter"))
         self.policy = Policy(model, **self.policy_options())
 
     def policy_options(self) -> dict[str, Any]:
@@ -136,8 +145,10 @@ class Trainer(ABC):
         """Runs max_steps steps, or until `stop()`. Returns `history`.
 
         Raises FloatingPointError on a loss or gradient that is not finite; the weights are then
-        those of the last good step.
+        those before that update. Raises ValueError if output_dir cannot be written, or holds
+        checkpoints of another run.
         """
+        claim_folder(self.args.output_dir, bool(resume_from_checkpoint or self.history))
         if resume_from_checkpoint is not None:
             load_checkpoint(self, resume_from_checkpoint)
         self._stop = False
@@ -177,7 +188,7 @@ class Trainer(ABC):
             rollout.mask = rollout.mask & rollout.finished[:, None]
         self.judge(rollout)
         scored = time.perf_counter()
-        row |= kl_of(rollout) | self.update(rollout, step)
+        row |= self.update(rollout, step) | kl_of(rollout)
         row |= {
             "seconds": time.perf_counter() - start,
             "seconds_generate": generated - start,
@@ -311,8 +322,8 @@ class Trainer(ABC):
                         lambda m, totals=totals, t=threshold: self.loss(m, totals, t),
                     )
                 )
-                self._check_finite(results[-1], batch, step)
-        return summarise(results) | {"dropped_rows": dropped, "lr": self.optimizer.learning_rate}
+                self._check_finite(results[-1], batch, step, len(results))
+        return summarise(results) | {"dropped_rows": dropped}
 
     def _order(self, size: int, step: int, iteration: int) -> Tensor:
         if self.args.updates_per_step == self.args.num_iterations:
@@ -336,7 +347,7 @@ class Trainer(ABC):
         """A micro-batch's share of the loss, and its sums for the log."""
         return self.policy(micro_batch, self.objective, totals, entropy_threshold=threshold)
 
-    def _check_finite(self, result: dict[str, Any], batch: Rollout, step: int) -> None:
+    def _check_finite(self, result: dict[str, Any], batch: Rollout, step: int, k: int) -> None:
         if bool(result["finite"]):
             self._overflows = 0
             return
@@ -346,9 +357,9 @@ class Trainer(ABC):
         path = health.save_batch(batch, self.args.output_dir, step + 1)
         cause = "ten overflows in a row" if self.args.fp16 else "the loss or a gradient"
         raise FloatingPointError(
-            f"step {step + 1}: {cause} is not finite (loss {float(result['loss'])}, gradient norm "
-            f"{float(result['grad_norm'])}); the weights are those of step {step}, the batch is "
-            f"in {path}"
+            f"step {step + 1}, update {k}: {cause} is not finite (loss {float(result['loss'])}, "
+            f"gradient norm {float(result['grad_norm'])}); the weights are those before this "
+            f"update, the batch is in {path}"
         )
 
     # --- using the model

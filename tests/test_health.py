@@ -43,6 +43,21 @@ def test_each_death_is_named_once_it_lasts(sick, says):
     assert len(found) == 1 and re.search(says, found[0]), found
 
 
+@pytest.mark.parametrize("reward", [0.7, 1.0, -3.3])
+def test_equal_rewards_have_no_spread_in_float32(reward):
+    import torch
+
+    from rlkit.logs import describe
+    from rlkit.rollout import Rollout
+
+    rewards = torch.full((8,), reward)
+    rewards[5] = torch.nan
+    mask = torch.ones(8, 2).bool()
+    rollout = Rollout(mask.long(), mask, mask.long(), mask, mask[:, 0], rewards=rewards)
+    row = describe(rollout, 4, ["reward"])
+    assert row["reward_std"] == 0.0 and row["dead_groups"] == 1.0
+
+
 def test_an_overflow_is_told_at_once():
     assert "overflow: 1 fp16" in warnings_after(1, overflows=1)[0]
 

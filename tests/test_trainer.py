@@ -238,10 +238,83 @@ def test_a_loss_that_is_not_finite_stops_and_spares_the_weights(name, monkeypatc
     monkeypatch.setattr(run, "loss", poisoned)
     kept = []
     run.callbacks.append(lambda row: kept.append(weights(run)))
-    with pytest.raises(FloatingPointError, match="step 2: the loss or a gradient is not finite"):
+    with pytest.raises(
+        FloatingPointError, match="step 2, update 1: the loss or a gradient is not finite"
+    ):
         run.train()
     assert distance(kept[0], weights(run)) == 0.0
     assert (tmp_path / "not_finite_step_2.safetensors").is_file()
+
+
+def test_a_second_bad_update_says_so_and_spares_what_the_first_made(monkeypatch):
+    run = make("ppo", num_iterations=2, beta=0.0)
+    honest, kept = run.loss, []
+
+    def poisoned(*args):
+        loss, sums = honest(*args)
+        kept.append(weights(run))
+        return loss * (math.nan if len(kept) == 2 else 1.0), sums
+
+    monkeypatch.setattr(run, "loss", poisoned)
+    with pytest.raises(FloatingPointError, match="step 1, update 2: .* before this update"):
+        run.train()
+    assert distance(kept[1], weights(run)) == 0.0 < distance(kept[0], weights(run))
+
+
+def test_an_interrupted_step_leaves_no_gradients_behind(monkeypatch):
+    clean, broken = make("grpo"), make("grpo")
+    honest = broken.loss
+
+    def interrupted(*args):
+        loss, sums = honest(*args)
+        loss.backward()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(broken, "loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        broken.train()
+    monkeypatch.setattr(broken, "loss", honest)
+    clean.train(), broken.train()
+    assert distance(weights(clean), weights(broken)) == 0.0
+
+
+def test_fp16_survives_a_first_step_without_a_live_row():
+    run = make("grpo", lambda completions, **k: [1.0] * len(completions), fp16=True)
+    assert [r["dropped_rows"] for r in run.train()] == [16, 16, 16]
+
+
+def test_a_new_run_does_not_mix_with_the_checkpoints_of_an_old_one(tmp_path):
+    make("grpo", output_dir=str(tmp_path), save_steps=1).train()
+    with pytest.raises(ValueError, match="holds checkpoints of an earlier run; resume it"):
+        make("grpo", output_dir=str(tmp_path)).train()
+
+
+@pytest.mark.parametrize("where", ["a file", "below a file"])
+def test_an_output_dir_that_cannot_be_made(where, tmp_path):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / ("x" if where == "below a file" else ".")
+    with pytest.raises(ValueError, match="output_dir=.* cannot be made"):
+        make("grpo", output_dir=str(path)).train()
+
+
+def test_a_full_disk_leaves_one_sentence_and_no_half_checkpoint(tmp_path, monkeypatch):
+    import safetensors.torch
+
+    run = make("grpo", output_dir=str(tmp_path), save_steps=1)
+
+    def full(tensors, path):
+        path.write_bytes(b"half")
+        raise safetensors.SafetensorError("I/O error: no space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(OSError, match="the checkpoint could not be written .*no space left"):
+        run.train()
+    assert [p.name for p in tmp_path.iterdir() if "checkpoint" in p.name] == []
+
+
+def test_a_config_of_another_algorithm_is_refused():
+    with pytest.raises(TypeError, match="args is of type GRPOConfig; RLOOTrainer needs a RLOOConf"):
+        RLOOTrainer(MODEL, first_digit, GRPOConfig(), ROWS, processing_class=TOKENIZER)
 
 
 def test_ten_fp16_overflows_in_a_row_stop(monkeypatch):
@@ -280,6 +353,66 @@ def test_lora_uses_its_own_base_as_reference(name):
     plain = make(name, model=base, beta=0.0)
     torch.testing.assert_close(reference, plain.logp(rollout))
     assert (reference - run.logp(rollout)).abs().max() > 1e-3
+
+
+def test_adapters_can_be_loaded_evaluated_and_trained_on(tmp_path):
+    peft = pytest.importorskip("peft")
+    from rlkit import load_model, load_tokenizer
+
+    MODEL.save_pretrained(tmp_path / "base")
+    TOKENIZER.save_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    base = load_model(tmp_path / "base")
+    run = make("grpo", model=base, peft_config=config, output_dir=str(tmp_path / "lora"))
+    run.train()
+    again = make("rloo", model=load_model(tmp_path / "lora"), beta=0.5, learning_rate=0.0)
+    assert again.evaluate() == run.evaluate()
+    assert len(load_tokenizer(tmp_path / "lora")) == len(TOKENIZER)
+    # the reference is the model with the adapters it came with, so nothing has moved yet
+    assert again.train()[0]["kl"] == pytest.approx(0, abs=1e-6)
+    more = make("rloo", model=load_model(tmp_path / "lora"), beta=0.5)
+    assert more.train()[-1]["kl"] > 0
+
+
+def test_adapters_remember_the_built_in_model_by_name(tmp_path):
+    import json
+
+    peft = pytest.importorskip("peft")
+    from rlkit import load_model
+    from rlkit.policy import add_adapters
+
+    add_adapters(load_model("adder"), peft.LoraConfig(r=2)).save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert saved["base_model_name_or_path"] == "adder"
+    load_model(tmp_path)
+
+
+def test_half_precision_weights_that_train_become_float32():
+    for name in TRAINERS:
+        run = make(name, model=copy.deepcopy(MODEL).to(torch.bfloat16), max_steps=1)
+        run.train()
+        assert all(p.dtype == torch.float32 for m in run.trained_modules() for p in m.parameters())
+
+
+def test_sampling_under_autocast_does_not_round_its_log_probs():
+    run = make("grpo", bf16=True)
+    rollout = run.generate(run.prompts.pick(0, 4, 1), 0)
+    exact = rollout.logp_sampled[rollout.mask]
+    assert not torch.equal(exact, exact.to(torch.bfloat16).float())
+    logits = run.policy.decode(
+        rollout.prompt_ids,
+        rollout.prompt_mask,
+        (rollout.prompt_mask.cumsum(1) - 1).clamp(min=0),
+        run.policy.new_cache(),
+    )
+    assert not torch.equal(logits, logits.to(torch.bfloat16).float())
+
+
+def test_attention_without_an_explicit_mask_is_refused():
+    model = copy.deepcopy(MODEL)
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match="flex_attention.*attn_implementation='sdpa'"):
+        make("grpo", model=model)
 
 
 def test_lora_on_the_head_is_refused():
