@@ -6,14 +6,16 @@ rlkit eval --model runs/grpo-sums-1 --task sums
 """
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from rlkit.config import unknown
 
-EXPECTED = (ValueError, TypeError, FileNotFoundError, FloatingPointError, RuntimeError, ImportError)
+EXPECTED = (ValueError, TypeError, OSError, FloatingPointError, RuntimeError, ImportError)
 """Errors whose message is meant for the person at the keyboard."""
 
 
@@ -82,6 +84,9 @@ def doctor(argv: list[str]) -> int | None:
     """What this machine can do."""
     from rlkit import doctor
 
+    if argv:
+        print("usage: rlkit doctor; it takes no flags")
+        return 0 if argv[0] in ("-h", "--help") else 2
     return doctor.main()
 
 
@@ -98,6 +103,8 @@ def algorithms() -> dict[str, tuple[type, type]]:
 
 def train(argv: list[str]) -> None:
     """Trains, evaluates before and after, and says where the model is."""
+    from rlkit.checkpoint import claim_folder, find_checkpoint
+
     known = algorithms()
     if not argv or argv[0] not in known:
         if argv and not argv[0].startswith("-"):
@@ -108,7 +115,11 @@ def train(argv: list[str]) -> None:
     run, args, resume = parse_training(argv, config_class)
     if args.output_dir is None:
         args = replace(args, output_dir=f"runs/{args.name}-{run.task}-{args.seed}")
+    claim_folder(args.output_dir, resumes=resume is not None)
+    if resume is not None:
+        resume = str(find_checkpoint(resume))
     trainer = make_trainer(trainer_class, run, args)
+    stop_on_interrupt(trainer)
     print(f"{args.name} on {run.task} from {run.model}, {args.max_steps} steps, {where(trainer)}")
     report("before", trainer)
     trainer.train(resume_from_checkpoint=resume)
@@ -193,6 +204,18 @@ def lora(rank: int) -> Any:
     )
 
 
+def stop_on_interrupt(trainer: Any) -> None:
+    """The first Ctrl-C ends training after its step and keeps the model; the second ends all."""
+
+    def stop(number: int, frame: Any) -> None:
+        print("rlkit: stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
+        trainer.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, stop)
+
+
 def where(trainer: Any) -> str:
     """The device and the precision of a run."""
     args = trainer.args
@@ -226,6 +249,8 @@ def evaluate(argv: list[str]) -> None:
         """How many of them; None: all."""
 
     flags = tyro.cli(Flags, args=argv, prog="rlkit eval")
+    if flags.rows is not None and flags.rows < 1:
+        raise ValueError(f"rows={flags.rows} must be at least 1")
     preset = "cpu-real" if flags.task == "gsm8k" else "tiny"
     length = load_task(flags.task).max_completion_length
     args = rlkit.GRPOConfig.preset(preset, flags.task, max_completion_length=length)

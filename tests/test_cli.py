@@ -116,6 +116,11 @@ def test_gsm8k_with_adapters(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "run" / "adapter_model.safetensors").is_file()
     header = (tmp_path / "run" / "log.csv").read_text().splitlines()[0]
     assert "reward/strict_reward" in header and "reward/lenient_reward" in header
+    capsys.readouterr()
+    saved = str(tmp_path / "run")
+    code, out, err = run(capsys, "eval", "--model", saved, "--task", "gsm8k", "--rows", "2")
+    assert code == 0, err
+    assert re.search(r"^reward/lenient_reward \d\.\d{3}$", out, re.M)
 
 
 def test_learning_bench_checks_its_bars(tmp_path, capsys):
