@@ -332,7 +332,7 @@ def test_a_restarted_kernel_takes_up_the_last_run(tmp_path, monkeypatch, capsys)
     after = first["trainer"].complete([row["prompt"] for row in first["questions"]])
     second = {}
     here("0.3", second)
-    assert "taken up from your last run: task, questions, trainer, run" in capsys.readouterr().out
+    assert "taken up: task, questions, trainer, run" in capsys.readouterr().out
     assert second["run"].result() == first["run"].rows
     assert second["run"].accuracy == first["run"].accuracy
     assert second["run"].moments == first["run"].moments

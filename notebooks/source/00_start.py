@@ -73,7 +73,7 @@ task.reward(prompts=["27+58="] * 4, completions=four, answer=["85"] * 4)
 # nothing as `58`, and no digit is pointed at. The training will hear
 # these numbers and no other word.
 #
-# ## 0.2 One minute of training
+# ## 0.2 Half a minute of training
 # A step asks some sums several times each, and samples: a character with
 # probability one third is written every third time. Then the reward judges
 # each answer, and the weights move a little, towards the answers that did
@@ -94,7 +94,7 @@ print(f"{weights:,} weights")
 
 # %% [markdown]
 # What share of the sums in `task.eval` will the model get right when the
-# minute is over? Put your guess in before you look.
+# run is over? Put your guess in before you look.
 
 # %%
 guess = None  # a number between 0 and 1
@@ -158,14 +158,16 @@ assert last >= 0.9 and last - first >= 0.2, (first, last)
 
 # %% [markdown]
 # ### What it still gets wrong
-# Some sums stay wrong. Look for what they have in common: a carry, a
-# one-digit number, a third digit.
+# The likeliest answers are nearly all right now. Answers that are sampled,
+# as they were in training, still slip. Look for what the slips have in
+# common: a carry, a one-digit number, a third digit.
 
 # %%
 rows = task.eval[:200]
-texts = trainer.complete([row["prompt"] for row in rows])
+prompts = [row["prompt"] for row in rows]
+texts = trainer.complete(prompts, greedy=False)
 wrong = [(r, t) for r, t in zip(rows, texts) if t != r["answer"]]
-print(f"{len(wrong)} of {len(rows)} are wrong; the first of them:")
+print(f"{len(wrong)} of {len(rows)} slip; the first of them:")
 for row, text in wrong[:8]:
     print(f"{row['prompt']:>7}{text:<5} it is {row['answer']}")
 

@@ -22,28 +22,36 @@ class Section:
 TRAINER = ("rlkit.GRPOConfig", "rlkit.GRPOTrainer", "rlkit.tasks.load_task")
 
 
-def rejoin_00() -> dict[str, Any]:
-    """Page 00 after its run: the task, the five questions, the trained model, the run."""
+def begin_00(model: Any = "adder") -> dict[str, Any]:
+    """Page 00 before its run: the task, the five questions, a trainer."""
     import rlkit
     from rlkit.tasks import load_task
 
-    folder = keep.last_run("page00")
-    if folder is None:
-        return {}
     task = load_task("sums")
     trainer = rlkit.GRPOTrainer(
-        model=folder,
+        model=model,
         reward_funcs=task.reward,
-        args=rlkit.GRPOConfig.preset("tiny", output_dir="runs/page00"),
+        args=rlkit.GRPOConfig.preset(
+            "tiny", eval_steps=5, output_dir="runs/page00", disable_tqdm=True
+        ),
         train_dataset=task.train,
         eval_dataset=task.eval,
     )
-    run = keep.restore(trainer, folder, score=task.reward)
-    return {"task": task, "questions": run.questions, "trainer": trainer, "run": run}
+    return {"task": task, "questions": task.eval[:5], "trainer": trainer}
+
+
+def rejoin_00() -> dict[str, Any]:
+    """Page 00 after its run: also the trained model and the run."""
+    folder = keep.last_run("page00")
+    if folder is None:
+        return {}
+    state = begin_00(folder)
+    run = keep.restore(state["trainer"], folder, score=state["task"].reward)
+    return state | {"questions": run.questions, "run": run}
 
 
 SECTIONS: dict[str, Section] = {
     "0.1": Section(TRAINER),
-    "0.2": Section(("rlkit.widgets.live.LiveRun",)),
+    "0.2": Section(("rlkit.widgets.live.LiveRun",), ("task", "questions", "trainer"), begin_00),
     "0.3": Section((), ("task", "questions", "trainer", "run"), rejoin_00),
 }

@@ -41,7 +41,7 @@ def take_up(names: dict[str, Any], needs: pages.Section) -> None:
     missing = {k: v for k, v in needs.rejoin().items() if k not in names}
     names.update(missing)
     if missing:
-        print(f"taken up from your last run: {', '.join(missing)}")
+        print(f"taken up: {', '.join(missing)}")
     else:
         print("no finished run was found: run the sections above first")
 

@@ -49,7 +49,7 @@ def test_the_first_two_minutes(lab, notebook):
     page.page.wait_for_selector('.jp-OutputArea-output:has-text("gradient")', state="detached")
     rest_of_page(page)
     clock.mark("end of the page after a restart of the kernel")
-    assert page.page.get_by_text("taken up from your last run").count() == 1
+    assert page.page.get_by_text("taken up").count() == 1
     print(clock)
 
 
