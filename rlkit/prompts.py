@@ -116,7 +116,8 @@ def check_tokenizer(tokenizer: Any, vocab_size: int) -> None:
     """A tokenizer that fits the model; one without a padding token pads with EOS from now on.
 
     Masks are found by the first EOS, so padding that looks like EOS does no harm.
-    Raises ValueError if there is no EOS or the model knows fewer tokens than the tokenizer.
+    Raises ValueError if there is no EOS, if the model knows fewer tokens than the tokenizer, or
+    far more.
     """
     if tokenizer.eos_token_id is None:
         raise ValueError(
@@ -127,6 +128,11 @@ def check_tokenizer(tokenizer: Any, vocab_size: int) -> None:
         raise ValueError(
             f"the tokenizer (processing_class) has {len(tokenizer)} tokens but the model only "
             f"{vocab_size}; load both from the same place"
+        )
+    if vocab_size > 1.25 * len(tokenizer) + 128:  # more than any model is padded by
+        raise ValueError(
+            f"the model has {vocab_size} tokens but the tokenizer (processing_class) only "
+            f"{len(tokenizer)}; load both from the same place"
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -155,10 +155,30 @@ def test_reward_functions_of_one_name_keep_their_own_columns():
     assert (row["reward/<lambda>"], row["reward/<lambda>_2"]) == (1.0, 0.5)
 
 
-def test_vocabulary_mismatch():
-    small = models.model(vocab_size=10)
-    with pytest.raises(ValueError, match="has 15 tokens but the model only 10; load both"):
-        RLOOTrainer(small, zeros, RLOOConfig(**SIZES), ROWS, processing_class=TOKENIZER)
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        (10, r"the tokenizer \(processing_class\) has 15 tokens but the model only 10; load both"),
+        (
+            500,
+            r"the model has 500 tokens but the tokenizer \(processing_class\) only 15; load both",
+        ),
+    ],
+)
+def test_vocabulary_mismatch(size, says):
+    with pytest.raises(ValueError, match=says):
+        RLOOTrainer(
+            models.model(vocab_size=size),
+            zeros,
+            RLOOConfig(**SIZES),
+            ROWS,
+            processing_class=TOKENIZER,
+        )
+
+
+def test_a_vocabulary_padded_to_a_multiple_of_64_fits():
+    args = RLOOConfig(**SIZES, max_steps=1, disable_tqdm=True)
+    RLOOTrainer(models.model(vocab_size=64), zeros, args, ROWS, processing_class=TOKENIZER).train()
 
 
 def test_no_eos():
