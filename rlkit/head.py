@@ -7,13 +7,14 @@
 
 A model of 151,936 tokens has 594 KiB of float32 logits for each token it scores. The textbook way
 (`full`) keeps them and their log-softmax until the backward pass, for the sake of two numbers a
-token. `chunked` (tiles.py) never holds more than a tile of them and gives the same result.
+token. `chunked` (tiles.py) never holds more than a tile of them and gives the same result. `fused`
+(fused.py) takes the objective along and makes each logit once instead of twice.
 
     model.lm_head = Head.from_linear(model.lm_head)
     logp, entropy = model.lm_head(hidden, targets)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import torch
@@ -173,6 +174,9 @@ MODES: dict[str, dict[str, Callable]] = {
 }
 """Mode -> its backends, the preferred first."""
 
+HEAD_MODES = ("auto", *MODES, "fused")
+"""The modes of a Head, which can be given an objective."""
+
 
 # ---- in lm_head's place --------------------------------------------------------------------
 
@@ -196,9 +200,16 @@ class Head(nn.Module):
         logit_softcap: float | None = None,
         logit_scale: float = 1.0,
     ) -> None:
-        """Shares the parameters given; the rest is token_logps' and applies to every call."""
+        """Shares the parameters given; the rest is token_logps' and applies to every call.
+
+        mode: one more, "fused", is for calls with an objective, "chunked" for the others.
+            "auto" is with an objective "full" where all logits fit in a tile, else "fused"; but
+            "chunked" where the weight trains and products are of half precision.
+        """
         super().__init__()
-        choose(mode, backend, 0, 0)  # an unknown mode is an error here, not in the first step
+        if mode not in HEAD_MODES:  # an error here, not in the first step
+            raise ValueError(unknown("mode", mode, HEAD_MODES))
+        choose("chunked" if mode == "fused" else mode, backend, 0, 0)
         self.register_parameter("weight", weight)
         self.register_parameter("bias", bias)
         self.mode, self.backend, self.tile_bytes = mode, backend, tile_bytes
@@ -217,6 +228,8 @@ class Head(nn.Module):
         objective: Callable | None = None,
         temperature: float | Tensor = 1.0,
         entropy: bool = True,
+        row_lengths: Sequence[int] | None = None,
+        live: int | None = None,
         **batch,
     ):
         """Logits, log-probs or a loss, by what is given.
@@ -225,25 +238,45 @@ class Head(nn.Module):
             softcap, which a transformers model applies itself to what its lm_head returns.
         targets [N] with hidden [N, H]: (logp [N], entropy [N] or None), as token_logps.
         objective as well: (loss, sums), from policy_loss, which says what `batch` holds.
+            row_lengths, live: for `fused`, see fused_policy_loss; other modes have no use for them.
         """
         if targets is None:
             return F.linear(hidden, self.weight, self.bias)
-        logp, entropy = token_logps(
-            hidden,
-            self.weight,
-            targets,
+        options = dict(
             bias=self.bias,
             temperature=temperature,
             logit_softcap=self.logit_softcap,
             logit_scale=self.logit_scale,
             entropy=entropy or (objective is not None and objective.needs_entropy),
-            mode=self.mode,
-            backend=self.backend,
             tile_bytes=self.tile_bytes,
         )
+        mode = self.mode if objective is None else self.loss_mode(hidden)
+        if objective is not None and mode == "fused":
+            from rlkit.fused import fused_policy_loss  # which is built on this module
+
+            known = dict(row_lengths=row_lengths, live=live)
+            return fused_policy_loss(
+                hidden, self.weight, targets, objective, **batch, **known, **options
+            )
+        mode = "chunked" if mode == "fused" else mode
+        options |= dict(mode=mode, backend=self.backend)
+        logp, entropy = token_logps(hidden, self.weight, targets, **options)
         if objective is None:
             return logp, entropy
         return policy_loss(objective, logp, entropy, **batch)
+
+    def loss_mode(self, hidden: Tensor) -> str:
+        """What "auto" means with an objective, by sizes and dtypes alone.
+
+        Gradients in the forward pass sum dW tile after tile in float32. With a weight in half
+        precision that is twice its size, which `chunked` never holds; under autocast each tile
+        adds to all of dW, which takes longer than the fast product that it saves.
+        """
+        tile_bytes = TILE_BYTES if self.tile_bytes is None else self.tile_bytes
+        if self.mode != "auto" or len(hidden) * len(self.weight) * 4 <= tile_bytes:
+            return self.mode
+        half = operand_dtype(hidden) in HALF
+        return "chunked" if half and self.weight.requires_grad else "fused"
 
     def extra_repr(self) -> str:
         vocabulary, width = self.weight.shape

@@ -15,7 +15,7 @@ arXiv:2411.09009 (a loss from tiles of logits).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 
 import torch
@@ -55,6 +55,10 @@ class Shaping:
         factor = factor / of_rows(self.temperature, rows)
         return product if is_one(factor) else product.mul_(factor)
 
+    def at(self, rows: slice) -> "Shaping":
+        """That of these rows alone."""
+        return replace(self, temperature=of_rows(self.temperature, rows))
+
     def slope(self) -> float | Tensor:
         """d logit / d product where no softcap bends it; a number or [N, 1]."""
         return self.scale / self.temperature
@@ -88,17 +92,27 @@ def of_rows(value: float | Tensor, rows: slice) -> float | Tensor:
     return value[rows] if isinstance(value, Tensor) else value
 
 
-def multiply(left: Tensor, right: Tensor, dtype: torch.dtype, into: Tensor | None = None) -> Tensor:
-    """left @ right from operands of dtype with float32 (float64) sums; added to `into` if given.
+def multiply(
+    left: Tensor,
+    right: Tensor,
+    dtype: torch.dtype,
+    into: Tensor | None = None,
+    add: bool = True,
+) -> Tensor:
+    """left @ right from operands of dtype with float32 (float64) sums.
+
+    into: what it is added to, or with add=False what it replaces, whatever that held.
 
     CUDA multiplies half precision as it is, and a float32 operand (a tile of gradients) is
     rounded for it. Elsewhere operands are widened: no other product there has float32 sums.
     """
     if dtype in HALF and left.is_cuda and torch.version.hip is None:
         result = torch.mm(left.to(dtype), right.to(dtype), out_dtype=torch.float32)
-        return result if into is None else into.add_(result)
+        if into is None:
+            return result
+        return into.add_(result) if add else into.copy_(result)
     left, right = left.to(sum_dtype(dtype)), right.to(sum_dtype(dtype))
-    return left @ right if into is None else into.addmm_(left, right)
+    return left @ right if into is None else into.addmm_(left, right, beta=int(add))
 
 
 def sum_dtype(operands: torch.dtype) -> torch.dtype:
