@@ -33,7 +33,7 @@ def free_port():
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
-    """(address, folder) of a JupyterLab with settings of its own."""
+    """(address, folder, settings) of a JupyterLab with settings of its own."""
     pytest.importorskip("jupyterlab")
     folder, config = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("config")
     (config / "labconfig").mkdir()
@@ -42,7 +42,7 @@ def lab(tmp_path_factory):
     server = start_lab(folder, config, address)
     try:
         wait_for(address, server)
-        yield address, folder
+        yield address, folder, config / "settings"
     finally:
         server.send_signal(signal.SIGTERM)  # it ends its kernels, too
         try:
@@ -101,6 +101,8 @@ def notebook(lab, chromium):
     opened = []
 
     def open_(file, width=1400, height=1000):
+        # each page begins in the light theme, whatever the one before it chose
+        shutil.rmtree(lab[2], ignore_errors=True)
         page = chromium.new_page(viewport={"width": width, "height": height})
         opened.append(Notebook(page, lab[0], file))
         return opened[-1]
@@ -134,6 +136,10 @@ class Notebook:
         inside = (address, address.replace("http", "ws"), "data:", "blob:")
         if not url.startswith(inside):
             self.outside.append(url)
+
+    def is_light(self):
+        """Whether JupyterLab shows its light theme."""
+        return self.page.evaluate("document.body.dataset.jpThemeLight") == "true"
 
     def menu(self, *path):
         """Click through JupyterLab's menus: menu("Run", "Run All Cells")."""

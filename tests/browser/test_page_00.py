@@ -32,6 +32,7 @@ def test_the_first_two_minutes(lab, notebook):
     seen = int(page.data("points"))
     page.until("points", lambda n: int(n) > seen, seconds=30)
     clock.mark(page.words("title"))
+    assert page.is_light()
     page.shot("page_00_mid_light")
     assert page.overflowing() == []
     assert "your guess 0.80" in page.words("legend")
@@ -39,6 +40,7 @@ def test_the_first_two_minutes(lab, notebook):
     page.shot("page_00_end_light")
     page.menu("Settings", "Theme", "JupyterLab Dark")
     page.page.wait_for_timeout(500)
+    assert not page.is_light()
     page.shot("page_00_end_dark")
     rest_of_page(page)
     clock.mark("end of the page")
