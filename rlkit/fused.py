@@ -247,17 +247,23 @@ class Tiles:
             for leaf, side in zip(self.leaves, sides, strict=True)
         ]
 
-    def columns(self, k: int, dtype: torch.dtype) -> Iterator[slice]:
-        """The vocabulary, in parts whose work copies in half-precision products are small."""
-        height, V = self.buffer.shape
-        width = self.buffer.numel() // STRIPS // (height + k) if dtype in HALF else V
-        return blocks(V, max(width, 1))
+    def columns(self, dtype: torch.dtype, copied: int) -> Iterator[slice]:
+        """The vocabulary, in parts whose copies, so many numbers a column, are an eighth of a tile.
+
+        Only products of half precision copy: see `multiply`.
+        """
+        width = self.buffer.numel() // 8 // max(copied, 1) if dtype in HALF else len(self.rights[0])
+        return blocks(len(self.rights[0]), max(width, 1))
+
+    def copied(self, right: Tensor) -> int:
+        """CUDA copies a column of the tile, to round it; elsewhere the weight's row is widened."""
+        return len(self.buffer) if right.is_cuda else right.shape[1]
 
     def product(self, tokens: slice) -> Tensor:
         """h W^T + b of these tokens, in the buffer, [n, V]."""
         tile = self.buffer[: tokens.stop - tokens.start]
         for i, (left, right) in enumerate(zip(self.lefts, self.rights, strict=True)):
-            for cols in self.columns(left.shape[1], left.dtype):
+            for cols in self.columns(left.dtype, self.copied(right)):
                 into = tile[:, cols]
                 multiply(left[tokens], right[cols].T, left.dtype, into=into, add=i > 0)
         return tile
@@ -265,20 +271,24 @@ class Tiles:
     def collect_(self, grads: list, tile: Tensor, tokens: slice, factor, unit) -> None:
         """Add what a tile of gradients [n, V], times factor or unit, says about each operand."""
         size = len(self.lefts)
-        for i, (left, right) in enumerate(zip(self.lefts, self.rights, strict=True)):
-            d_left, d_right, dtype = grads[i], grads[size + i], left.dtype
-            rows = left[tokens] if factor is None else left[tokens] * factor
-            for cols in self.columns(left.shape[1], dtype):
-                part = tile[:, cols]
-                if d_left is not None:
-                    multiply(part, right[cols], dtype, into=d_left[tokens])
-                if d_right is not None and unit is None:
-                    multiply(part.T, rows, dtype, into=d_right[cols])
-                elif d_right is not None:
-                    d_right[cols].addcmul_(multiply(part.T, rows, dtype), unit)
-            scale = factor if unit is None else unit
-            if d_left is not None and scale is not None:
-                d_left[tokens].mul_(scale)
+        for left, right, d_left, d_right in zip(
+            self.lefts, self.rights, grads[:size], grads[size:], strict=True
+        ):
+            dtype = left.dtype
+            if d_left is not None:
+                into = d_left[tokens]
+                for cols in self.columns(dtype, self.copied(right)):
+                    multiply(tile[:, cols], right[cols], dtype, into=into)
+                scale = factor if unit is None else unit
+                if scale is not None:
+                    into.mul_(scale)
+            if d_right is not None:
+                rows = left[tokens] if factor is None else left[tokens] * factor
+                for cols in self.columns(dtype, len(self.buffer) + right.shape[1]):
+                    if unit is None:
+                        multiply(tile[:, cols].T, rows, dtype, into=d_right[cols])
+                    else:
+                        d_right[cols].addcmul_(multiply(tile[:, cols].T, rows, dtype), unit)
 
 
 def read_(

@@ -531,11 +531,12 @@ def allocations(call):
     return peak, max(sizes)
 
 
-def large(N, V, H, fused=True, frozen=False, objective=None, width=64, dead=False, **options):
-    """A training step of N tokens in full rows of `width`."""
+def large(N, V, H, fused=True, frozen=False, objective=None, dead=False, dtype=None, **options):
+    """A training step of N tokens in full rows."""
     torch.manual_seed(0)
-    hidden = torch.randn(N, H).requires_grad_()
-    weight = (torch.randn(V, H) / H**0.5).requires_grad_(not frozen)
+    hidden = torch.randn(N, H).to(dtype).requires_grad_()
+    weight = (torch.randn(V, H) / H**0.5).to(dtype).requires_grad_(not frozen)
+    width = 64
     rows = N // width
     advantages = torch.randn(rows)
     if dead:
@@ -568,9 +569,11 @@ def test_memory_is_gradients_and_a_tile(softcap, entropy_coef):
     assert allocations(large(256, V, H, fused=False))[0] > 2 * 4 * 256 * V  # the instrument works
 
 
-def test_a_frozen_weight_allocates_no_gradient():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_frozen_weight_allocates_no_gradient_and_no_copy(dtype):
     N, V, H, tile_bytes = 128, 8192, 64, 2**20
-    peak, largest = allocations(large(N, V, H, frozen=True, tile_bytes=tile_bytes))
+    options = dict(frozen=True, dtype=dtype, tile_bytes=tile_bytes)
+    peak, largest = allocations(large(N, V, H, **options))
     assert peak < 4 * N * H + 1.25 * tile_bytes + 512 * N < 4 * V * H
     assert largest <= tile_bytes
 
