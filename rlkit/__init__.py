@@ -25,6 +25,7 @@ WHERE = {
     "gae": "rlkit.advantages",
     "whiten": "rlkit.advantages",
     "token_logps": "rlkit.head",
+    "fused_policy_loss": "rlkit.fused",
     "Head": "rlkit.head",
     "Policy": "rlkit.policy",
     "load_model": "rlkit.policy",

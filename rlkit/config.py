@@ -89,8 +89,9 @@ class TrainConfig(ABC):
     """Steps in which the learning rate rises from 0."""
 
     # --- memory
-    head: Literal["auto", "full", "chunked"] = "auto"
-    """How logits become log-probs: all at once, tile by tile, or whichever fits tile_bytes."""
+    head: Literal["auto", "full", "chunked", "fused"] = "auto"
+    """How logits become a loss: all at once; tile by tile, each made again in the backward pass;
+    tile by tile with its gradient at once; auto: what fits tile_bytes, then what is fastest."""
     tile_bytes: int | None = None
     """Memory for one tile of logits; None: 64 MiB."""
     gradient_checkpointing: bool = False
@@ -264,7 +265,7 @@ def check(args: TrainConfig) -> None:
         raise ValueError(f"top_p={args.top_p} must lie in (0, 1]; 1.0 keeps every token")
     for field, known in (
         ("lr_scheduler_type", ("constant", "linear", "cosine")),
-        ("head", ("auto", "full", "chunked")),
+        ("head", ("auto", "full", "chunked", "fused")),
     ):
         if getattr(args, field) not in known:
             raise ValueError(unknown(field, getattr(args, field), known))

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from torch import Tensor
+
 from rlkit.rollout import Rollout
 
 WINDOW = 5
@@ -110,5 +112,5 @@ def save_batch(batch: Rollout, folder: str | None, step: int) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     path = target / f"not_finite_step_{step}.safetensors"
     tensors = {f.name: getattr(batch, f.name) for f in fields(batch)}
-    save_file({k: v.contiguous() for k, v in tensors.items() if v is not None}, path)
+    save_file({k: v.contiguous() for k, v in tensors.items() if isinstance(v, Tensor)}, path)
     return path

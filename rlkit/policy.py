@@ -267,6 +267,7 @@ class Policy(nn.Module):
                     entropy=entropy or objective.needs_entropy,
                     entropy_threshold=entropy_threshold,
                     index=rollout.index,
+                    row_lengths=rollout.row_lengths,
                     mask=rollout.mask,
                     advantages=rollout.advantages,
                     logp_old=rollout.logp_old,

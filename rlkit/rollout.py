@@ -53,6 +53,8 @@ class Rollout:
     """[B, T] what the value model is trained towards."""
     index: Tensor | None = None
     """[N] int64: flat positions in [B * T] of the valid tokens, made on the host (see `rows`)."""
+    row_lengths: tuple[int, ...] | None = None
+    """Valid tokens of each row, on the host too: where a head may cut between completions."""
 
     def __len__(self) -> int:
         return self.prompt_ids.size(0)
@@ -65,7 +67,8 @@ class Rollout:
         picked = {
             f.name: value[rows]
             for f in fields(self)
-            if f.name != "index" and (value := getattr(self, f.name)) is not None
+            if f.name not in ("index", "row_lengths")
+            and (value := getattr(self, f.name)) is not None
         }
         mask = picked["mask"]
         length = max(int(mask.any(0).sum()), 1)
@@ -76,7 +79,7 @@ class Rollout:
             elif value.dim() == 2 and name != "rewards_per_func":
                 picked[name] = value[:, :length]
         index = picked["mask"].flatten().nonzero().squeeze(1)
-        return Rollout(**picked, index=index)
+        return Rollout(**picked, index=index, row_lengths=tuple(picked["mask"].sum(1).tolist()))
 
     def replace(self, **changes: Tensor | None) -> "Rollout":
         """A copy with some fields changed."""

@@ -79,10 +79,11 @@ def test_micro_batches_change_nothing(name, beta):
 
 
 @ALL
-def test_chunked_head_trains_like_full(name):
-    runs = [
-        make(name, head=head, tile_bytes=1024, adam_epsilon=1e-3) for head in ("full", "chunked")
-    ]
+@pytest.mark.parametrize("head", ["chunked", "fused"])
+@pytest.mark.parametrize("settings", [{}, {"beta": 0.1, "num_iterations": 2}])
+def test_every_head_trains_like_full(name, head, settings):
+    settings = settings | dict(tile_bytes=1024, adam_epsilon=1e-3)
+    runs = [make(name, head=mode, **settings) for mode in ("full", head)]
     for run in runs:
         run.train()
     assert [r["reward"] for r in runs[0].history] == [r["reward"] for r in runs[1].history]

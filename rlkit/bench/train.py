@@ -35,7 +35,7 @@ class Flags:
     """What is trained."""
     model: str = "adder"
     """A built-in name, a folder or a hub id."""
-    head: Literal["auto", "full", "chunked"] = "auto"
+    head: Literal["auto", "full", "chunked", "fused"] = "auto"
     """Ours; TRL's is its default."""
     out: Path | None = None
     """Where to write the times as CSV."""
