@@ -1,6 +1,6 @@
 """One GRPO step, rlkit's and TRL's, in turn within one process:
 
-    rlkit bench train [--steps 20] [--threads 1] [--task sums] [--out FILE.csv]
+    rlkit bench train [--steps 20] [--seeds 1 2 3] [--threads 1] [--task sums] [--out FILE.csv]
 
 Same model, prompts, group size, tokens and optimiser; TRL's gradient checkpointing and bf16 are
 off. Each of TRL's steps is followed by one of ours, so that a busy machine slows both alike.
@@ -13,7 +13,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any, Literal
 
 from rlkit.optional import require
@@ -28,7 +28,9 @@ class Flags:
     """One GRPO step, rlkit's and TRL's, in turn."""
 
     steps: int = 20
-    """Steps that count, after two that warm up."""
+    """Steps of each seed that count, after two that warm up."""
+    seeds: tuple[int, ...] = (1, 2, 3)
+    """Runs of both; their mean rewards tell whether the two learn alike."""
     threads: int = 1
     """CPU threads of torch, for both."""
     task: Literal["sums", "steps"] = "sums"
@@ -47,7 +49,7 @@ def main(argv: list[str]) -> int:
 
     flags = tyro.cli(Flags, args=argv, prog="rlkit bench train")
     require("trl", "rlkit bench train")
-    rows = measure(flags)[WARM_UP:]
+    rows = [row for seed in flags.seeds for row in measure(flags, seed)[WARM_UP:]]
     if flags.out is not None:
         with flags.out.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
@@ -57,12 +59,12 @@ def main(argv: list[str]) -> int:
     return int(ratio(rows) > BAR)
 
 
-def measure(flags: Flags) -> list[dict[str, float]]:
+def measure(flags: Flags, seed: int) -> list[dict[str, float]]:
     """A row for each pair of steps: seconds and reward of both."""
     import torch
 
     torch.set_num_threads(flags.threads)
-    ours = our_trainer(flags)
+    ours = our_trainer(flags, seed)
     rows: list[dict[str, float]] = []
     callback = interleaved(ours, rows)
     with warnings.catch_warnings():
@@ -70,11 +72,12 @@ def measure(flags: Flags) -> list[dict[str, float]]:
         theirs = trl_trainer(flags, ours.args, callback)
         theirs.train()
     rewards = [log["reward"] for log in theirs.state.log_history if "reward" in log]
-    return [row | {"trl_reward": r} for row, r in zip(rows, rewards, strict=True)]
+    extra = [{"seed": seed, "trl_reward": reward} for reward in rewards]
+    return [row | more for row, more in zip(rows, extra, strict=True)]
 
 
-def our_trainer(flags: Flags) -> Any:
-    """GRPO of the tiny preset, without evaluation."""
+def our_trainer(flags: Flags, seed: int) -> Any:
+    """GRPO of the tiny preset, without evaluation and warm-up (which the two count differently)."""
     from rlkit import GRPOConfig, GRPOTrainer
     from rlkit.tasks import load_task
 
@@ -82,7 +85,9 @@ def our_trainer(flags: Flags) -> Any:
     args = GRPOConfig.preset(
         "tiny",
         flags.task,
+        seed=seed,
         max_steps=flags.steps + WARM_UP,
+        warmup_steps=0,
         eval_steps=None,
         num_threads=flags.threads,
         head=flags.head,
@@ -139,7 +144,6 @@ def trl_trainer(flags: Flags, args: Any, callback: Any) -> Any:
         temperature=args.temperature,
         learning_rate=args.learning_rate,
         lr_scheduler_type=args.lr_scheduler_type,
-        warmup_steps=args.warmup_steps,
         max_grad_norm=args.max_grad_norm,
         loss_type=args.loss_type,
         beta=args.beta,
@@ -165,10 +169,11 @@ def ratio(rows: list[dict[str, float]]) -> float:
     return median(r["rlkit_seconds"] for r in rows) / median(r["trl_seconds"] for r in rows)
 
 
-def noise(rows: list[dict[str, float]]) -> float:
-    """Standard error of the mean difference of the rewards, step by step."""
-    gaps = [r["rlkit_reward"] - r["trl_reward"] for r in rows]
-    return stdev(gaps) / len(gaps) ** 0.5
+def gaps(rows: list[dict[str, float]]) -> list[float]:
+    """Our mean reward less TRL's, for each seed: steps of one run are not independent."""
+    seeds = sorted({r["seed"] for r in rows})
+    of_seed = [[r for r in rows if r["seed"] == s] for s in seeds]
+    return [fmean(r["rlkit_reward"] - r["trl_reward"] for r in run) for run in of_seed]
 
 
 def summary(flags: Flags, rows: list[dict[str, float]]) -> str:
@@ -183,6 +188,6 @@ def summary(flags: Flags, rows: list[dict[str, float]]) -> str:
             f"  rlkit       {ours:6.3f} s    mean reward {rewards[0]:.3f}",
             f"  TRL {trl.__version__:7} {theirs:6.3f} s    mean reward {rewards[1]:.3f}",
             f"  ratio       {ratio(rows):6.3f}      (medians; the bar is {BAR})",
-            f"  rewards differ by {rewards[0] - rewards[1]:+.3f}, standard error {noise(rows):.3f}",
+            f"  rewards differ, by seed: {', '.join(f'{gap:+.3f}' for gap in gaps(rows))}",
         ]
     )
