@@ -14,6 +14,9 @@ from rlkit.config import TrainConfig
 from rlkit.optim import add_sums
 from rlkit.rollout import Rollout
 
+GLANCE = ("reward", "kl", "accuracy")
+"""What the progress bar shows, the last known value of each."""
+
 COLUMNS_LAST = ("accuracy", "warnings")
 """Columns that come and go; always there, so that the file keeps one header."""
 
@@ -26,6 +29,7 @@ class Log:
         self.args, self.start = args, len(history)
         self.done = [row for row in history if row["step"] % args.logging_steps == 0]
         self.told: set[str] = set()
+        self.latest: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         args = self.args
@@ -67,14 +71,10 @@ class Log:
                 append_csv(self.path, self.done)
             for shown in completions[: self.args.num_completions_to_print]:
                 self.bar.write("{reward:6.2f}  {prompt!r} -> {completion!r}".format_map(shown))
-            self.bar.set_postfix_str(brief(row), refresh=False)
+            self.latest |= {k: row[k] for k in GLANCE if row.get(k) is not None}
+            text = ", ".join(f"{name} {value:.3f}" for name, value in self.latest.items())
+            self.bar.set_postfix_str(text, refresh=False)
         self.bar.update()
-
-
-def brief(row: dict[str, Any]) -> str:
-    """The numbers worth a glance: reward, KL and accuracy where they are known."""
-    shown = [("reward", "reward"), ("kl", "kl"), ("accuracy", "accuracy")]
-    return ", ".join(f"{label} {row[key]:.3f}" for key, label in shown if row.get(key) is not None)
 
 
 def columns(rows: list[dict[str, Any]]) -> list[str]:
