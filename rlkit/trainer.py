@@ -151,7 +151,6 @@ class Trainer(ABC):
         claim_folder(self.args.output_dir, bool(resume_from_checkpoint or self.history))
         if resume_from_checkpoint is not None:
             load_checkpoint(self, resume_from_checkpoint)
-        self._stop = False
         with Log(self.args, self.history) as log:
             for step in range(len(self.history), self.args.max_steps):
                 row = self.step(step)
@@ -162,6 +161,8 @@ class Trainer(ABC):
                 if self.args.save_steps and row["step"] % self.args.save_steps == 0:
                     save_checkpoint(self, row["step"])
                 if self._stop:
+                    # cleared here and not at the start, so that no wish is lost that came early
+                    self._stop = False
                     break
         if self.args.output_dir is not None:
             self.policy.save(self.args.output_dir, self.tokenizer)

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import fields
@@ -94,6 +95,25 @@ def test_module_and_doctor_run_in_a_process_of_their_own():
     )
     assert done.returncode == 0, done.stderr
     assert "PyTorch" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for a child on Windows")
+def test_ctrl_c_ends_after_the_step_and_keeps_the_model(tmp_path):
+    command = [sys.executable, "-u", "-m", "rlkit", "train", "grpo", "--max-steps", "100000"]
+    command += [*QUICK[2:], "--output-dir", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        lines = iter(process.stdout.readline, "")
+        assert any(line.startswith("before") for line in lines)
+        process.send_signal(signal.SIGINT)
+        try:
+            rest, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    assert "stopping after this step" in errors and "eval accuracy" in rest.splitlines()[-1]
+    assert (tmp_path / "model.safetensors").is_file()
 
 
 def test_gsm8k_with_adapters(tmp_path, capsys, monkeypatch):
