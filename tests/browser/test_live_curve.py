@@ -37,7 +37,8 @@ def page_of(lab, notebook):
 
 
 def test_it_moves_stops_goes_on_and_comes_back_after_a_reload(page_of):
-    page = page_of("moves", "run = run_of(steps=400, seconds=0.05)\nrun", "run.result()")
+    # two minutes of steps, so that it still runs when a slow browser has reloaded
+    page = page_of("moves", "run = run_of(steps=480, seconds=0.25)\nrun", "run.result()")
     message = "not started: press Start above, then run this cell again"
     page.page.wait_for_selector(f'.jp-OutputArea-output:has-text("{message}")', timeout=10000)
     assert "Traceback" not in page.page.locator(".jp-Notebook").inner_text()
@@ -82,7 +83,7 @@ def test_completions_are_text_and_fit_in_a_narrow_page_in_the_dark(page_of):
 
 
 def test_a_second_run_waits_and_its_stop_ends_the_first(page_of):
-    page = page_of("two", "first = run_of(steps=500, seconds=0.05)\nfirst", "run_of(steps=5)")
+    page = page_of("two", "first = run_of(steps=480, seconds=0.25)\nfirst", "run_of(steps=5)")
     page.page.wait_for_function("document.querySelectorAll('.rlkit-run').length == 2")
     page.page.locator(".rlkit-button", has_text="Start").first.click()
     page.page.wait_for_selector(".rlkit-run[data-state=running]")

@@ -65,7 +65,7 @@ def finish(page, clock):
         )
         clock.mark(page.words("title"))
         page.until("state", lambda state: state == "done", seconds=200)
-    else:
+    elif page.data("state") == "running":  # a slow browser may come after the end of the run
         page.press("Stop")
         page.until("state", lambda state: state == "stopped", seconds=30)
         assert "Start goes on from here" in page.words("status")
