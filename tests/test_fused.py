@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from dispatch import Operations
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import rlkit.fused
 from rlkit.fused import fused_policy_loss, order_tokens
@@ -17,7 +17,6 @@ from rlkit.head import Head, policy_loss, token_logps
 from rlkit.objectives import GRPO, LOSS_TYPES, PPO, RLOO, Totals, entropy_quantile
 from rlkit.tiles import multiply
 
-aten = torch.ops.aten
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "losses.json").read_text())
 LENGTHS = (5, 2, 0, 6, 1, 4)
 B, T, V, H = len(LENGTHS), 6, 23, 5
@@ -92,21 +91,6 @@ def assert_same(found, wanted, bound):
     for name in found:
         error = (found[name].double() - wanted[name].double()).abs().max().item()
         assert error <= bound * max(1.0, wanted[name].abs().max().item()), (name, error)
-
-
-class Operations(TorchDispatchMode):
-    """Names of all operations, and the multiplications in matrix products of the head."""
-
-    def __init__(self):
-        super().__init__()
-        self.names, self.multiplications = [], 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(str(function))
-        if function.overloadpacket in (aten.mm, aten.addmm, aten.addmm_):
-            left, right = args[-2:]
-            self.multiplications += left.shape[0] * left.shape[1] * right.shape[1]
-        return function(*args, **(kwargs or {}))
 
 
 @pytest.fixture

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from dispatch import Operations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlkit.head import Head, token_logps
 from rlkit.objectives import GRPO, Totals
 
-aten = torch.ops.aten
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "losses.json").read_text())
 LINEAR = GOLDEN["linear_logprob"]
 MODES = ("full", "chunked")
@@ -408,21 +407,6 @@ def test_autocast_rounds_operands_and_nothing_else(mode, inside):
 
 
 # ---- what it costs -------------------------------------------------------------------------
-
-
-class Operations(TorchDispatchMode):
-    """Names of all operations, and the multiplications in matrix products."""
-
-    def __init__(self):
-        super().__init__()
-        self.names, self.multiplications = [], 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.append(str(function))
-        if function.overloadpacket in (aten.mm, aten.addmm, aten.addmm_):
-            left, right = args[-2:]
-            self.multiplications += left.shape[0] * left.shape[1] * right.shape[1]
-        return function(*args, **(kwargs or {}))
 
 
 def allocations(call):
