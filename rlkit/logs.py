@@ -43,10 +43,8 @@ class Log:
         )
         self.path = None
         if args.output_dir is not None:
-            folder = Path(args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            self.path = folder / "log.csv"
-            write_csv(self.path, self.done)
+            self.path = Path(args.output_dir) / "log.csv"
+            self.header = write_csv(self.path, self.done)
         return self
 
     def __exit__(
@@ -68,7 +66,7 @@ class Log:
         if due:
             self.done.append(row)
             if self.path is not None:
-                append_csv(self.path, self.done)
+                self.header = append_csv(self.path, self.done, self.header)
             for shown in completions[: self.args.num_completions_to_print]:
                 self.bar.write("{reward:6.2f}  {prompt!r} -> {completion!r}".format_map(shown))
             self.latest |= {k: row[k] for k in GLANCE if row.get(k) is not None}
@@ -89,23 +87,24 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     return cells | {"warnings": " | ".join(row.get("warnings", ()))}
 
 
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """All rows, with a header that holds every column that any of them has."""
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> list[str]:
+    """All rows, under the columns that any of them has; returns these, none for no rows."""
+    header = columns(rows) if rows else []
     with path.open("w", newline="", encoding="utf-8") as file:
-        if not rows:
-            return
-        writer = csv.DictWriter(file, columns(rows), restval="")
-        writer.writeheader()
-        writer.writerows(map(flat, rows))
+        if header:
+            writer = csv.DictWriter(file, header, restval="")
+            writer.writeheader()
+            writer.writerows(map(flat, rows))
+    return header
 
 
-def append_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Adds the last row; a column seen for the first time rewrites the file."""
-    if len(rows) < 2 or columns(rows) != columns(rows[:-1]) or not path.stat().st_size:
-        write_csv(path, rows)
-        return
+def append_csv(path: Path, rows: list[dict[str, Any]], header: list[str]) -> list[str]:
+    """Adds the last row under the header that the file has; a new column rewrites the file."""
+    if not rows[-1].keys() <= set(header):
+        return write_csv(path, rows)
     with path.open("a", newline="", encoding="utf-8") as file:
-        csv.DictWriter(file, columns(rows), restval="").writerow(flat(rows[-1]))
+        csv.DictWriter(file, header, restval="").writerow(flat(rows[-1]))
+    return header
 
 
 def describe(rollout: Rollout, num_generations: int, names: list[str]) -> dict[str, float]:
