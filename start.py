@@ -84,11 +84,11 @@ def ensure(extra: str) -> None:
     have, have_key = installed_extra()
     if have and EXTRAS.index(have) > EXTRAS.index(extra):
         extra = have
-    if python().exists() and (have, have_key) == (extra, key()):
-        return
-    stamp().unlink(missing_ok=True)
-    set_up(extra)
-    stamp().write_text(f"{extra} {key()}\n", encoding="utf-8")
+    if not python().exists() or (have, have_key) != (extra, key()):
+        stamp().unlink(missing_ok=True)
+        set_up(extra)
+        stamp().write_text(f"{extra} {key()}\n", encoding="utf-8")
+    settle_lab()
 
 
 def set_up(extra: str) -> None:
@@ -107,7 +107,6 @@ def set_up(extra: str) -> None:
     code, log = watch([*command, "--editable", f".[{extra}]"], megabytes)
     if code:
         stop(explain(log))
-    mute_news()
     say(f"set up in {time.monotonic() - began:.0f} s")
 
 
@@ -131,12 +130,21 @@ def drop_half_installed() -> None:
             shutil.rmtree(mark, ignore_errors=True)
 
 
-def mute_news() -> None:
-    """JupyterLab would open on a question about its news, and ask its server for some."""
+def settle_lab() -> None:
+    """Two settings of JupyterLab's.
+
+    It would open on a question about its news, and ask its server for some. And it hands the clicks
+    on a widget to a subshell of the kernel, whose name it gets wrong now and then after the page is
+    reloaded (seen with JupyterLab 4.6.6 and ipykernel 7.4.0): every later click is then lost.
+    """
     config = VENV / "etc" / "jupyter" / "labconfig"
     config.mkdir(parents=True, exist_ok=True)
     off = '{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}\n'
     (config / "page_config.json").write_text(off, encoding="utf-8")
+    direct = (
+        '{"@jupyterlab/apputils-extension:kernels-settings": {"commsOverSubshells": "disabled"}}\n'
+    )
+    (config / "default_setting_overrides.json").write_text(direct, encoding="utf-8")
 
 
 # -- what there is to fetch ---------------------------------------------------------------------

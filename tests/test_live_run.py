@@ -165,6 +165,7 @@ def test_buttons_of_the_page_start_and_stop():
     press({"press": "something else"}, [])
     press({"press": "stop"}, [])
     assert run.wait(5).state == "stopped"
+    assert story.view(run)["presses"] == 3
 
 
 def test_a_long_series_is_thinned_to_500_points_that_keep_both_ends():

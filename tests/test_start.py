@@ -5,6 +5,7 @@ The packages of that run are lent: a fresh environment is what `make test` itsel
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -113,6 +114,15 @@ def test_a_second_call_sets_nothing_up_again(start, done):
     start.ensure("notebooks")
     start.ensure("notebooks")
     assert done == ["notebooks"]
+
+
+def test_jupyterlab_asks_no_question_and_loses_no_click(start, done):
+    start.ensure("notebooks")
+    config = start.VENV / "etc" / "jupyter" / "labconfig"
+    overrides = json.loads((config / "default_setting_overrides.json").read_text())
+    kernels = overrides["@jupyterlab/apputils-extension:kernels-settings"]
+    assert kernels == {"commsOverSubshells": "disabled"}
+    assert "announcements" in (config / "page_config.json").read_text()
 
 
 def test_dev_holds_notebooks_but_not_the_other_way(start, done):

@@ -5,6 +5,8 @@ const MARGIN = { left: 46, right: 16, top: 28, bottom: 44 };
 const LIGHT = { accuracy: "#0072b2", reward: "#b34a00" }; // apart in hue and in lightness, also
 const DARK = { accuracy: "#56b4e9", reward: "#e69f00" }; // without colour vision
 
+const ANSWER_WITHIN = 4000; // milliseconds
+
 function make(tag, name, parent, text) {
   const node = document.createElement(tag);
   if (name) node.className = name;
@@ -201,12 +203,14 @@ function render({ model, el }) {
   const ui = build(el);
   let hover = null;
   let waiting = false;
+  let unanswered = null; // how many presses the kernel had counted before one that may be lost
   const paint = () => {
     waiting = false;
     const view = model.get("view");
     const series = {};
     for (const key of ["accuracy", "reward"]) series[key] = points(model.get(key));
     fillText(ui, view);
+    if (view.presses === unanswered) ui.status.textContent = view.unanswered;
     draw(ui, view, series, hover);
     ui.root.dataset.points = series.accuracy.length + series.reward.length;
     ui.root.dataset.accuracyPoints = series.accuracy.length;
@@ -218,8 +222,13 @@ function render({ model, el }) {
   };
   const events = ["change:view", "change:accuracy", "change:reward"];
   events.forEach((event) => model.on(event, later));
-  ui.start.addEventListener("click", () => model.send({ press: "start" }));
-  ui.stop.addEventListener("click", () => model.send({ press: "stop" }));
+  const press = (button) => {
+    const sent = model.get("view").presses;
+    model.send({ press: button });
+    setTimeout(() => ((unanswered = sent), later()), ANSWER_WITHIN);
+  };
+  ui.start.addEventListener("click", () => press("start"));
+  ui.stop.addEventListener("click", () => press("stop"));
   ui.canvas.addEventListener("mousemove", (event) => ((hover = event.offsetX), later()));
   ui.canvas.addEventListener("mouseleave", () => ((hover = null), later()));
   const resized = new ResizeObserver(later);

@@ -77,6 +77,7 @@ class LiveRun:
         self.notes: dict[str, str] = {}
         self.seconds = 0.0
         self.notice = ""
+        self.presses = 0
         self._stop, self._painting = threading.Event(), threading.Lock()
         self._thread: threading.Thread | None = None
         self._widget: Any = None
@@ -259,6 +260,7 @@ class LiveRun:
                 show(self._widget, story.view(self), self.accuracy, self.reward)
 
     def _press(self, button: str) -> None:
+        self.presses += 1  # tells the page that its press has arrived
         {"start": self.start, "stop": self.stop}.get(button, lambda: None)()
 
     def _ipython_display_(self) -> None:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from rlkit.widgets.live import LiveRun
 
 MAX_LETTERS = 80  # of a completion in the table
+UNANSWERED = (
+    "The kernel has not answered this press. Either another cell keeps it busy, or JupyterLab lost "
+    "its way when the page was reloaded: then call start() or stop() on the run in a new cell."
+)
 
 
 def in_foreground() -> bool:
@@ -39,6 +43,8 @@ def view(run: "LiveRun") -> dict[str, Any]:
         "table": table(run),
         "notes": list(run.notes.values()),
         "buttons": not in_foreground(),
+        "presses": run.presses,
+        "unanswered": UNANSWERED,
         "can_start": run.can_start,
         "can_stop": bool(run.notice) or (run.state == "running" and not run.stopping),
     }

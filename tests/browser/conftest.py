@@ -24,6 +24,10 @@ FLAGS = (
 ).split()
 NO_NEWS = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
 
+NO_SUBSHELLS = {  # as start.py sets it, and why
+    "@jupyterlab/apputils-extension:kernels-settings": {"commsOverSubshells": "disabled"}
+}
+
 
 def free_port():
     with socket.socket() as listener:
@@ -38,6 +42,7 @@ def lab(tmp_path_factory):
     folder, config = tmp_path_factory.mktemp("lab"), tmp_path_factory.mktemp("config")
     (config / "labconfig").mkdir()
     (config / "labconfig" / "page_config.json").write_text(json.dumps(NO_NEWS))
+    (config / "labconfig" / "default_setting_overrides.json").write_text(json.dumps(NO_SUBSHELLS))
     address = f"http://127.0.0.1:{free_port()}"
     server = start_lab(folder, config, address)
     try:
@@ -171,7 +176,8 @@ class Notebook:
     def until(self, key, condition, seconds=30):
         end = time.monotonic() + seconds
         while not condition(self.data(key)):
-            assert time.monotonic() < end, f"{key} stayed at {self.data(key)}"
+            said = f"{key} stayed at {self.data(key)}; the status line: {self.words('status')}"
+            assert time.monotonic() < end, said
             self.page.wait_for_timeout(100)
 
     def words(self, part):

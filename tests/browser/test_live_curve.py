@@ -94,3 +94,13 @@ def test_a_second_run_waits_and_its_stop_ends_the_first(page_of):
     page.page.wait_for_selector(".rlkit-run[data-state=stopped]")
     page.press("Start")
     page.until("state", lambda state: state == "done")
+
+
+def test_a_press_that_the_kernel_does_not_answer_says_so(page_of):
+    lose = "run._widget._handle_custom_msg = lambda *message: None"
+    page = page_of("deaf", "run = run_of(steps=5)\nrun", lose)
+    page.page.wait_for_timeout(1000)
+    page.press("Start")
+    page.page.wait_for_selector('.rlkit-status:has-text("has not answered this press")')
+    assert page.overflowing() == []
+    page.shot("unanswered")
