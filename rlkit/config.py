@@ -94,6 +94,9 @@ class TrainConfig(ABC):
     tile by tile with its gradient at once; auto: what fits tile_bytes, then what is fastest."""
     tile_bytes: int | None = None
     """Memory for one tile of logits; None: 64 MiB."""
+    share_prefix: bool | Literal["auto"] = "auto"
+    """Read a prompt once for several of its completions when they are scored and trained on; auto:
+    where that takes fewer multiplications, and the model's attention allows it."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
     bf16: bool = False
@@ -228,7 +231,7 @@ ADJUSTED: dict[tuple[str, ...], dict[str, Any]] = {
 
 def unknown(field: str, value: Any, known: Iterable[str]) -> str:
     """The sentence for a value outside a list, with the nearest one in it."""
-    known = sorted(known)
+    known = sorted(map(str, known))
     near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{field}={value!r} is unknown; {hint}Choose one of: {', '.join(known)}"
@@ -266,6 +269,7 @@ def check(args: TrainConfig) -> None:
     for field, known in (
         ("lr_scheduler_type", ("constant", "linear", "cosine")),
         ("head", ("auto", "full", "chunked", "fused")),
+        ("share_prefix", ("auto", True, False)),
     ):
         if getattr(args, field) not in known:
             raise ValueError(unknown(field, getattr(args, field), known))

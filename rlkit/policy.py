@@ -14,6 +14,7 @@ import copy
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from rlkit.head import Head, into_rows, project
 from rlkit.optional import require
 from rlkit.paths import data_path
+from rlkit.prefix import allowed, multiplications, share_rows
 from rlkit.rollout import Rollout
 
 BUILT_IN = {"adder": ("adder",)}
@@ -153,6 +155,8 @@ class Backbone:
                 "would be read wrongly; rlkit cannot train it"
             )
         self.cache_name = "cache" if "cache" in names else "past_key_values"
+        embedding = self.module.get_input_embeddings().weight
+        self.weights = sum(p.numel() for p in self.module.parameters()) - embedding.numel()
         self.layers = set(getattr(self.config, "layer_types", None) or ())
         if unknown := self.layers - {"full_attention", "sliding_attention"}:
             raise ValueError(
@@ -161,35 +165,50 @@ class Backbone:
             )
 
     def __call__(
-        self, ids: Tensor, key_mask: Tensor, positions: Tensor, cache: Any = None
+        self,
+        ids: Tensor,
+        key_mask: Tensor,
+        positions: Tensor,
+        cache: Any = None,
+        segments: Tensor | None = None,
     ) -> Tensor:
-        """ids, positions: [B, S]; key_mask: [B, past + S] bool. Returns hidden [B, S, H]."""
+        """ids, positions: [B, S]; key_mask: [B, past + S] bool. Returns hidden [B, S, H].
+
+        segments: [B, S], of rows that share a prompt (see `SharedRows`).
+        """
         kwargs = {self.cache_name: cache, "use_cache": cache is not None}
-        masks = self.attention_mask(key_mask, ids.size(1))
+        masks = self.attention_mask(key_mask, ids.size(1), segments)
         out = self.module(input_ids=ids, attention_mask=masks, position_ids=positions, **kwargs)
         return out.last_hidden_state
 
-    def attention_mask(self, key_mask: Tensor, queries: int) -> Tensor | dict[str, Tensor]:
+    def attention_mask(
+        self, key_mask: Tensor, queries: int, segments: Tensor | None = None
+    ) -> Tensor | dict[str, Tensor]:
         """One mask [B, 1, queries, keys], or one for each kind of layer."""
         if "flash" in str(self.config._attn_implementation):
             return key_mask
+        if segments is not None:  # the prompt and its own completion
+            own = segments[:, None, :] == segments[:, :, None]
+            seen = own | (segments == 0)[:, None, :]  # [B, queries, keys]
+        else:
+            seen = key_mask[:, None, :]
         window = getattr(self.config, "sliding_window", None)
         if "sliding_attention" in self.layers:
             return {
-                kind: self._mask(key_mask, queries, window if kind.startswith("slid") else None)
+                kind: self._mask(seen, queries, window if kind.startswith("slid") else None)
                 for kind in self.layers
             }
         uses_window = window is not None and not self.layers
-        return self._mask(key_mask, queries, window if uses_window else None)
+        return self._mask(seen, queries, window if uses_window else None)
 
-    def _mask(self, key_mask: Tensor, queries: int, window: int | None) -> Tensor:
-        keys = torch.arange(key_mask.size(1), device=key_mask.device)
+    def _mask(self, seen: Tensor, queries: int, window: int | None) -> Tensor:
+        keys = torch.arange(seen.size(2), device=seen.device)
         query = keys[-queries:, None]  # [queries, 1]
         allowed = keys <= query
         if window is not None:
             allowed = allowed & (keys > query - window)
         # a padding query sees itself, since the softmax of nothing is NaN
-        mask = (allowed & key_mask[:, None, :]) | (keys == query)  # [B, queries, keys]
+        mask = (allowed & seen) | (keys == query)  # [B, queries, keys]
         mask = mask[:, None]
         if self.config._attn_implementation == "sdpa":
             return mask
@@ -212,8 +231,12 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         amp_dtype: torch.dtype | None = None,
         with_values: bool = False,
+        share_prefix: bool | str = "auto",
     ) -> None:
-        """model: from `load_model`, perhaps with adapters. with_values: value head on the trunk."""
+        """model: from `load_model`, perhaps with adapters. with_values: value head on the trunk.
+
+        Raises ValueError for share_prefix=True on a model that reads shared rows wrongly.
+        """
         super().__init__()
         self.model = model
         lm = causal_lm(model)
@@ -223,6 +246,7 @@ class Policy(nn.Module):
             lm.set_output_embeddings(Head.from_linear(linear, **options))
         self.head.mode, self.head.tile_bytes = head, tile_bytes
         self.backbone = Backbone(model)
+        self.share_prefix = allowed(share_prefix, self.backbone)
         self.temperature = temperature
         self.amp_dtype = amp_dtype
         self.value_head = value_head(self.head.weight) if with_values else None
@@ -277,6 +301,24 @@ class Policy(nn.Module):
             if self.value_head is not None:
                 out = (*out, on_tokens(self.value_head(hidden).float().squeeze(1), rollout))
         return out
+
+    def share(self, micro_batch: Rollout) -> Rollout:
+        """The micro-batch with its plan of shared rows, if share_prefix has any.
+
+        micro_batch: from `Rollout.rows`. On the host: call it before the step, not inside it.
+        """
+        if not self.share_prefix:
+            return micro_batch
+        batch = micro_batch
+        shared = share_rows(
+            batch.prompt_ids,
+            batch.prompt_mask,
+            batch.completion_ids,
+            batch.mask,
+            cost=partial(multiplications, self.backbone),
+            always=self.share_prefix != "auto",
+        )
+        return batch.replace(shared=shared)
 
     def new_cache(self) -> Any:
         """An empty key-value cache for `decode`."""
@@ -336,6 +378,10 @@ def completion_states(backbone: Backbone, rollout: Rollout) -> Tensor:
 
     The state that predicts token t sits one place to its left, so the last token is never fed.
     """
+    if (shared := rollout.shared) is not None:
+        ids, positions, segments, states = shared
+        hidden = backbone(ids, segments >= 0, positions, segments=segments)  # [R, S, H]
+        return hidden.flatten(0, 1).index_select(0, states)
     ids = torch.cat([rollout.prompt_ids, rollout.completion_ids], 1)[:, :-1]
     key_mask = torch.cat([rollout.prompt_mask, rollout.mask], 1)[:, :-1]
     positions = (key_mask.cumsum(1) - 1).clamp(min=0)

@@ -11,10 +11,12 @@ Left out on purpose: paged caches, continuous batching, any server.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlkit.prefix import SharedRows
 from rlkit.sampling import Sampler
 
 
@@ -55,6 +57,8 @@ class Rollout:
     """[N] int64: flat positions in [B * T] of the valid tokens, made on the host (see `rows`)."""
     row_lengths: tuple[int, ...] | None = None
     """Valid tokens of each row, on the host too: where a head may cut between completions."""
+    shared: SharedRows | None = None
+    """How completions of one prompt are read in one row; None: each in its own (see `prefix`)."""
 
     def __len__(self) -> int:
         return self.prompt_ids.size(0)
@@ -67,7 +71,7 @@ class Rollout:
         picked = {
             f.name: value[rows]
             for f in fields(self)
-            if f.name not in ("index", "row_lengths")
+            if f.name not in ("index", "row_lengths", "shared")
             and (value := getattr(self, f.name)) is not None
         }
         mask = picked["mask"]
@@ -81,7 +85,7 @@ class Rollout:
         index = picked["mask"].flatten().nonzero().squeeze(1)
         return Rollout(**picked, index=index, row_lengths=tuple(picked["mask"].sum(1).tolist()))
 
-    def replace(self, **changes: Tensor | None) -> "Rollout":
+    def replace(self, **changes: Any) -> "Rollout":
         """A copy with some fields changed."""
         return replace(self, **changes)
 

@@ -133,6 +133,7 @@ class Trainer(ABC):
             "tile_bytes": args.tile_bytes,
             "temperature": args.temperature,
             "amp_dtype": dtype,
+            "share_prefix": args.share_prefix,
         }
 
     def trained_modules(self) -> list[nn.Module]:
@@ -287,7 +288,7 @@ class Trainer(ABC):
         """A function of micro-batches -> [b, t], over the whole rollout: [B, T]."""
         whole = torch.zeros(rollout.mask.shape, device=rollout.mask.device)
         for rows in torch.arange(len(rollout)).split(self.args.per_device_train_batch_size):
-            part = score(rollout.rows(rows))
+            part = score(self.policy.share(rollout.rows(rows)))
             whole[rows, : part.size(1)] = part
         return whole
 
@@ -316,7 +317,8 @@ class Trainer(ABC):
                 keep = self.rows_that_teach(batch)
                 dropped += len(batch) - len(keep)
                 threshold = self.entropy_threshold(batch)
-                micro = [batch.rows(r) for r in keep.split(args.per_device_train_batch_size)]
+                parts = keep.split(args.per_device_train_batch_size)
+                micro = [self.policy.share(batch.rows(part)) for part in parts]
                 results.append(
                     self.optimizer.step(
                         micro if len(keep) else [],
