@@ -104,6 +104,15 @@ class TrainConfig(ABC):
     fp16: bool = False
     """Autocast to float16 with loss scaling, for cards without bfloat16."""
 
+    # --- several processes, which torchrun starts; sizes above are of each
+    distributed: Literal["fsdp", "ddp"] = "fsdp"
+    """fsdp: each rank holds a part of every weight. ddp: each holds all, for models that fit."""
+    reshard_after_forward: bool = True
+    """fsdp: free a layer's weights after its forward pass and gather them again for the backward
+    pass; False: keep them in between, faster and larger."""
+    ddp_timeout: int = 1800
+    """Seconds after which a rank that waits for the others gives up."""
+
     # --- evaluation and logging
     eval_steps: int | None = None
     """Greedy accuracy on eval_dataset every so many steps; None: only when you ask."""
@@ -248,6 +257,7 @@ def check(args: TrainConfig) -> None:
         "per_device_eval_batch_size",
         "logging_steps",
         "save_total_limit",
+        "ddp_timeout",
     ):
         at_least(args, field, 1)
     for field in ("max_steps", "warmup_steps", "top_k", "num_completions_to_print", "seed"):
@@ -269,6 +279,7 @@ def check(args: TrainConfig) -> None:
     for field, known in (
         ("lr_scheduler_type", ("constant", "linear", "cosine")),
         ("head", ("auto", "full", "chunked", "fused")),
+        ("distributed", ("fsdp", "ddp")),
         ("share_prefix", ("auto", True, False)),
     ):
         if getattr(args, field) not in known:
