@@ -17,6 +17,7 @@ FSDP: Zhao et al. 2023, arXiv:2304.11277.
 """
 
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -49,6 +50,10 @@ class World:
         """This rank's part of a sequence: rank after rank, all about equal."""
         first, last = (len(items) * r // self.size for r in (self.rank, self.rank + 1))
         return items[first:last]
+
+    def over(self, count: int) -> "World":
+        """The world that shares out so many things: each rank does all of them if it is too few."""
+        return self if count >= self.size else World(device=self.device)
 
     def deal(self, rows: Tensor, size: int, group: int = 1) -> list[Tensor]:
         """The micro-batches of this rank: as many on every rank, the last of them perhaps empty.
@@ -230,6 +235,8 @@ def layers(model: nn.Module) -> list[nn.Module]:
 
 def units(model: nn.Module) -> list[Any]:
     """The modules whose weights are gathered together; none unless sharded."""
+    if not dist.is_initialized():
+        return []
     from torch.distributed.fsdp import FSDPModule
 
     return [m for m in model.modules() if isinstance(m, FSDPModule)]
@@ -261,13 +268,31 @@ def release(model: nn.Module) -> None:
         unit.reshard()
 
 
-def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict on the CPU, whole on rank 0 and empty on the others. All ranks must ask."""
+def whole_weights(policy: nn.Module) -> dict[str, Tensor] | None:
+    """The state dict of a policy's model, on the CPU of rank 0; None if no rank shares it.
+
+    All ranks must ask.
+    """
+    if not units(policy):
+        return None
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
     return get_model_state_dict(
-        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+        policy.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
     )
+
+
+def fingerprint(args: Any, prompts: list[list[int]], models: Sequence[nn.Module]) -> dict[str, Any]:
+    """What must be the same on every rank, small enough to be compared."""
+    own = ("output_dir", "num_threads", "disable_tqdm")
+    facts = {name: value for name, value in vars(args).items() if name not in own}
+    if not dist.is_initialized():
+        return facts
+    first = [p.detach().flatten()[:64].double().sum() for m in models for p in m.parameters()]
+    return facts | {
+        "a checksum of train_dataset": zlib.crc32(repr(prompts).encode()),
+        "a checksum of the model": float(torch.stack(first).sum()),
+    }
 
 
 # --- DDP

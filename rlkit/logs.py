@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,9 +25,13 @@ COLUMNS_LAST = ("accuracy", "warnings")
 class Log:
     """Writes each logged step to output_dir/log.csv and to the progress bar."""
 
-    def __init__(self, args: TrainConfig, history: list[dict[str, Any]]) -> None:
-        """history: steps that an earlier part of this run has already taken."""
-        self.args, self.start = args, len(history)
+    def __init__(self, args: TrainConfig, history: list[dict[str, Any]], main: bool = True) -> None:
+        """history: steps that an earlier part of this run has already taken.
+
+        main: False for a rank that leaves writing and showing to another.
+        """
+        self.args, self.start, self.main = args, len(history), main
+        self.shows = main and not args.disable_tqdm
         self.done = [row for row in history if row["step"] % args.logging_steps == 0]
         self.told: set[str] = set()
         self.latest: dict[str, float] = {}
@@ -38,11 +43,11 @@ class Log:
             initial=self.start,
             desc=args.name,
             unit="step",
-            disable=args.disable_tqdm,
+            disable=not self.shows,
             dynamic_ncols=True,
         )
         self.path = None
-        if args.output_dir is not None:
+        if args.output_dir is not None and self.main:
             self.path = Path(args.output_dir) / "log.csv"
             self.header = write_csv(self.path, self.done)
         return self
@@ -59,7 +64,7 @@ class Log:
         """One step: a CSV row, the bar, new warnings and some completions."""
         for warning in row.get("warnings", ()):
             kind = warning.split(":")[0]
-            if kind not in self.told and not self.args.disable_tqdm:
+            if kind not in self.told and self.shows:
                 self.told.add(kind)
                 self.bar.write(f"step {row['step']}: {warning}")
         due = row["step"] % self.args.logging_steps == 0
@@ -67,7 +72,7 @@ class Log:
             self.done.append(row)
             if self.path is not None:
                 self.header = append_csv(self.path, self.done, self.header)
-            for shown in completions[: self.args.num_completions_to_print]:
+            for shown in completions[: self.args.num_completions_to_print if self.main else 0]:
                 self.bar.write("{reward:6.2f}  {prompt!r} -> {completion!r}".format_map(shown))
             self.latest |= {k: row[k] for k in GLANCE if row.get(k) is not None}
             text = ", ".join(f"{name} {value:.3f}" for name, value in self.latest.items())
@@ -129,6 +134,12 @@ def describe(rollout: Rollout, num_generations: int, names: list[str]) -> dict[s
         "completion_length": float(rollout.mask.sum(1).float().mean()),
         "truncated": float((~rollout.finished).float().mean()),
     }
+
+
+def average(rows: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each entry over the rows that have it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {n: fmean(row[n] for row in rows if n in row) for n in names}
 
 
 @torch.no_grad()

@@ -8,22 +8,33 @@ waits for the host, and a NaN never reaches the weights.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlkit.config import TrainConfig
+from rlkit.distributed import World, sum_gradients
 
 
 class Optimizer:
     """AdamW with clipping, warm-up and decay, and loss scaling where the config says fp16."""
 
-    def __init__(self, modules: Iterable[nn.Module], args: TrainConfig, updates: int) -> None:
-        """modules: what trains. updates: optimiser steps of the whole run, for the schedule."""
+    def __init__(
+        self,
+        modules: Iterable[nn.Module],
+        args: TrainConfig,
+        updates: int,
+        world: World | None = None,
+    ) -> None:
+        """modules: what trains. updates: optimiser steps of the whole run, for the schedule.
+
+        world: the ranks that train together; None: this process alone.
+        """
         self.args, self.updates, self.count = args, updates, 0
-        self.parameters = [p for m in modules for p in m.parameters() if p.requires_grad]
+        self.modules, self.world = list(modules), World() if world is None else world
+        self.parameters = [p for m in self.modules for p in m.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("the model has no weight that trains; unfreeze some or add adapters")
         matrices = [p for p in self.parameters if p.dim() > 1]
@@ -48,10 +59,11 @@ class Optimizer:
         return self.args.learning_rate * schedule(self.args, self.count, self.updates)
 
     def step(
-        self, micro_batches: Iterable[Any], loss: Callable[[Any], tuple[Tensor, dict]]
+        self, micro_batches: Sequence[Any], loss: Callable[[Any], tuple[Tensor, dict]]
     ) -> dict[str, Any]:
         """Accumulates the gradients of all micro-batches and steps once.
 
+        micro_batches: of this rank; the others have as many.
         loss: micro-batch -> (loss, sums), the loss already a share of the whole step's.
         Returns 0-d tensors `loss`, `grad_norm`, `finite`, `sums` added up by name, and `lr`. No
         micro-batches (every row dropped): the gradient is 0 and AdamW steps by its momentum.
@@ -64,11 +76,13 @@ class Optimizer:
         total = torch.zeros((), device=self.parameters[0].device)
         self.scaler.scale(total)  # it must have scaled something, even if every row was dropped
         sums: dict[str, tuple[Tensor, Tensor]] = {}
-        for micro_batch in micro_batches:
+        for i, micro_batch in enumerate(micro_batches):
+            sum_gradients(self.modules, now=i + 1 == len(micro_batches))
             share, micro_sums = loss(micro_batch)
             self.scaler.scale(share).backward()
             total = total + share.detach()
             add_sums(sums, micro_sums)
+        total, sums = self.world.sum(total), self.world.sum_up(sums)
         norm = self.clip()
         finite = torch.isfinite(norm + total)
         if self.args.fp16:
@@ -89,6 +103,8 @@ class Optimizer:
         if self.args.fp16:
             self.scaler.unscale_(self.adamw)
         norm = nn.utils.get_total_norm([p.grad for p in self.parameters])
+        if hasattr(norm, "full_tensor"):
+            norm = norm.full_tensor()  # of the parts on all ranks
         if self.args.max_grad_norm > 0:
             nn.utils.clip_grads_with_norm_(self.parameters, self.args.max_grad_norm, norm)
         return norm

@@ -347,9 +347,12 @@ class Policy(nn.Module):
         with self.model.disable_adapter():
             yield
 
-    def save(self, folder: str | Path, tokenizer: Any = None) -> None:
-        """A plain Hugging Face folder (an adapter folder if the policy has adapters)."""
-        self.model.save_pretrained(folder)
+    def save(self, folder: str | Path, tokenizer: Any = None, weights: Any = None) -> None:
+        """A plain Hugging Face folder (an adapter folder if the policy has adapters).
+
+        weights: the model's state dict, where its own parameters hold only a part of each.
+        """
+        self.model.save_pretrained(folder, state_dict=weights)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
 

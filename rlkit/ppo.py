@@ -89,8 +89,6 @@ class PPOTrainer(Trainer):
                 checkpoint_activations(trunk, frozen_base=False)
             self.value_model = ValueModel(trunk, self.policy_options()["amp_dtype"])
         super().build(model, peft_config)
-        if self.value_model is not None:
-            self.value_model.to(self.policy.device)
 
     def policy_options(self) -> dict[str, Any]:
         """With a value head on the trunk if the value model is shared."""

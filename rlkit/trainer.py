@@ -20,7 +20,15 @@ from torch import Tensor, nn
 from rlkit import health, prompts
 from rlkit.checkpoint import claim_folder, load_checkpoint, save_checkpoint
 from rlkit.config import TrainConfig
-from rlkit.logs import Log, describe, kl_of, summarise
+from rlkit.distributed import (
+    fingerprint,
+    gathered,
+    join,
+    release,
+    rows_of,
+    whole_weights,
+)
+from rlkit.logs import Log, average, describe, kl_of, summarise
 from rlkit.objectives import Totals
 from rlkit.optim import Optimizer
 from rlkit.policy import (
@@ -65,7 +73,7 @@ class Trainer(ABC):
         if not isinstance(args, self.config_class):
             wanted, got = self.config_class.__name__, type(args).__name__
             raise TypeError(f"args is of type {got}; {type(self).__name__} needs a {wanted}")
-        self.args = args
+        self.args, self.world = args, join(args.ddp_timeout)
         self.reward_funcs = as_list(reward_funcs)
         self.reward_names = [f"reward/{name}" for name in func_names(self.reward_funcs)]
         combine(torch.zeros(1, len(self.reward_funcs)), args.reward_weights)
@@ -83,8 +91,11 @@ class Trainer(ABC):
         if eval_dataset is not None:
             self.eval_prompts = Prompts(eval_dataset, self.tokenizer, field="eval_dataset", **room)
         self.build(model, peft_config)
+        self.world.agree(fingerprint(args, self.prompts.ids, self.held()))
+        for held in self.held():
+            self.world.place(held, args)
         updates = args.max_steps * args.updates_per_step
-        self.optimizer = Optimizer(self.trained_modules(), args, updates)
+        self.optimizer = Optimizer(self.trained_modules(), args, updates, self.world)
         self.history: list[dict[str, Any]] = []
         self.callbacks: list[Callable[[dict[str, Any]], None]] = []
         self.completions: list[dict[str, Any]] = []
@@ -117,9 +128,6 @@ class Trainer(ABC):
                 torch.manual_seed(args.seed)
                 model = add_adapters(model, peft_config)
             widen(model)
-        if torch.cuda.is_available():
-            model = model.cuda()
-            self.reference = self.reference and self.reference.cuda()
         if args.gradient_checkpointing:
             checkpoint_activations(causal_lm(model), hasattr(model, "disable_adapter"))
         self.policy = Policy(model, **self.policy_options())
@@ -140,6 +148,10 @@ class Trainer(ABC):
         """What the optimiser sees."""
         return [self.policy]
 
+    def held(self) -> list[nn.Module]:
+        """Every model: what trains, and what it is compared with."""
+        return [m for m in vars(self).values() if isinstance(m, nn.Module)]
+
     # --- the loop
 
     def train(self, resume_from_checkpoint: str | None = None) -> list[dict[str, Any]]:
@@ -149,10 +161,11 @@ class Trainer(ABC):
         those before that update. Raises ValueError if output_dir cannot be written, or holds
         checkpoints of another run.
         """
-        claim_folder(self.args.output_dir, bool(resume_from_checkpoint or self.history))
+        if self.world.main:
+            claim_folder(self.args.output_dir, bool(resume_from_checkpoint or self.history))
         if resume_from_checkpoint is not None:
             load_checkpoint(self, resume_from_checkpoint)
-        with Log(self.args, self.history) as log:
+        with Log(self.args, self.history, self.world.main) as log:
             for step in range(len(self.history), self.args.max_steps):
                 row = self.step(step)
                 self.history.append(row)
@@ -161,23 +174,29 @@ class Trainer(ABC):
                     callback(row)
                 if self.args.save_steps and row["step"] % self.args.save_steps == 0:
                     save_checkpoint(self, row["step"])
-                if self._stop:
+                if self.world.any(self._stop):
                     # cleared here and not at the start, so that no wish is lost that came early
                     self._stop = False
                     break
         if self.args.output_dir is not None:
-            self.policy.save(self.args.output_dir, self.tokenizer)
+            self.save(self.args.output_dir)
         return self.history
 
+    def save(self, folder: str) -> None:
+        """The policy as a Hugging Face folder. Every rank takes part, one writes."""
+        weights = whole_weights(self.policy)
+        if self.world.main:
+            self.policy.save(folder, self.tokenizer, weights)
+
     def stop(self) -> None:
-        """Asks `train` to end after the step it is in. May be called from any thread."""
+        """Asks `train` to end after the step it is in. From any thread, on any rank."""
         self._stop = True
 
     def step(self, step: int) -> dict[str, Any]:
         """One pass: generate, score, advantages, updates. Returns the row for `history`."""
         start = time.perf_counter()
         count = self.args.generation_batch_size // self.args.num_generations
-        picked = self.prompts.pick(step, count, self.args.seed)
+        picked = self.prompts.pick(step, count * self.world.size, self.args.seed)
         rollout = self.generate(picked, step)
         generated = time.perf_counter()
         extra = self.score(rollout, self.prompts, picked, step)
@@ -225,32 +244,36 @@ class Trainer(ABC):
     def _complete(
         self, prompts: Prompts, picked: list[int], sampler: Sampler, group: int, at_once: int
     ) -> Rollout:
+        world, pad_id = self.world.over(len(picked)), self.tokenizer.pad_token_id
+        mine, parts = world.share(range(len(picked))), []
         self.policy.eval()
-        parts = []
-        for first in range(0, len(picked), at_once):
-            ids, mask = prompts.batch(picked[first : first + at_once], self.policy.device)
-            parts.append(
-                generate(
-                    self.policy,
-                    ids,
-                    mask,
-                    sampler,
-                    num_generations=group,
-                    max_completion_length=self.args.max_completion_length,
-                    eos_ids=self.eos_ids,
-                    pad_id=self.tokenizer.pad_token_id,
-                    rows=torch.arange(first * group, (first + ids.size(0)) * group),
+        with gathered(self.policy, self.args.reshard_after_forward):
+            for first in mine[::at_once]:
+                some = range(first, min(first + at_once, mine.stop))
+                ids, mask = prompts.batch([picked[i] for i in some], self.policy.device)
+                parts.append(
+                    generate(
+                        self.policy,
+                        ids,
+                        mask,
+                        sampler,
+                        num_generations=group,
+                        max_completion_length=self.args.max_completion_length,
+                        eos_ids=self.eos_ids,
+                        pad_id=pad_id,
+                        rows=torch.arange(some.start * group, some.stop * group),
+                    )
                 )
-            )
-        return concatenate(parts, self.tokenizer.pad_token_id)
+        return world.gather_rollout(concatenate(parts, pad_id), pad_id)
 
     def score(
         self, rollout: Rollout, prompts: Prompts, picked: list[int], step: int
     ) -> dict[str, float]:
         """Fills in the rewards; returns what reward functions logged by `log_metric`."""
-        group = len(rollout) // len(picked)
-        rows = [i for i in picked for _ in range(group)]
-        ids = [i[m].tolist() for i, m in zip(rollout.completion_ids, rollout.mask, strict=True)]
+        world, group = self.world.over(len(picked)), len(rollout) // len(picked)
+        mine = world.share(range(len(picked) * group))  # a part of whole groups
+        rows = [picked[i // group] for i in mine]
+        ids = [rollout.completion_ids[i][rollout.mask[i]].tolist() for i in mine]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         questions = [prompts.rows[i]["prompt"] for i in rows]
         completions: list[Any] = texts
@@ -267,15 +290,15 @@ class Trainer(ABC):
             log_metric=logged.__setitem__,
             log_extra=lambda name, values: None,
         )
-        rollout.rewards_per_func = rewards
-        rollout.rewards = combine(rewards, self.args.reward_weights)
-        shown = zip(questions, texts, rollout.rewards.tolist(), strict=True)
+        rewards = torch.cat(world.gather(rewards))
+        total = combine(rewards, self.args.reward_weights)
+        shown = zip(questions, texts, total.tolist(), strict=False)
         self.completions = [
             {"prompt": q, "completion": c, "reward": r} for q, c, r in list(shown)[: 4 * group]
         ]
         device = self.policy.device
-        rollout.rewards, rollout.rewards_per_func = rollout.rewards.to(device), rewards.to(device)
-        return logged
+        rollout.rewards, rollout.rewards_per_func = total.to(device), rewards.to(device)
+        return average(world.gather(logged))
 
     @abstractmethod
     def judge(self, rollout: Rollout) -> None:
@@ -287,10 +310,12 @@ class Trainer(ABC):
     def on_rollout(self, score: Callable[[Rollout], Tensor], rollout: Rollout) -> Tensor:
         """A function of micro-batches -> [b, t], over the whole rollout: [B, T]."""
         whole = torch.zeros(rollout.mask.shape, device=rollout.mask.device)
-        for rows in torch.arange(len(rollout)).split(self.args.per_device_train_batch_size):
-            part = score(self.policy.share(rollout.rows(rows)))
-            whole[rows, : part.size(1)] = part
-        return whole
+        for rows in self._deal(torch.arange(len(rollout))):
+            part = score(self.policy.share(rows_of(rollout, rows)))
+            whole[rows, : part.size(1)] = part[: len(rows)]
+        for model in self.held():
+            release(model)
+        return self.world.sum(whole)
 
     def logp(self, rollout: Rollout) -> Tensor:
         """Log-probs [B, T] of the policy as it is now."""
@@ -310,6 +335,7 @@ class Trainer(ABC):
         args = self.args
         self.policy.train()
         size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        size *= self.world.size
         results, dropped = [], 0
         for iteration in range(args.num_iterations):
             for rows in self._order(len(rollout), step, iteration).split(size):
@@ -317,16 +343,18 @@ class Trainer(ABC):
                 keep = self.rows_that_teach(batch)
                 dropped += len(batch) - len(keep)
                 threshold = self.entropy_threshold(batch)
-                parts = keep.split(args.per_device_train_batch_size)
-                micro = [self.policy.share(batch.rows(part)) for part in parts]
+                micro = [self.policy.share(rows_of(batch, part)) for part in self._deal(keep)]
                 results.append(
                     self.optimizer.step(
-                        micro if len(keep) else [],
-                        lambda m, totals=totals, t=threshold: self.loss(m, totals, t),
+                        micro, lambda m, totals=totals, t=threshold: self.loss(m, totals, t)
                     )
                 )
                 self._check_finite(results[-1], batch, step, len(results))
         return summarise(results) | {"dropped_rows": dropped}
+
+    def _deal(self, rows: Tensor) -> list[Tensor]:
+        args = self.args
+        return self.world.deal(rows, args.per_device_train_batch_size, args.num_generations)
 
     def _order(self, size: int, step: int, iteration: int) -> Tensor:
         if self.args.updates_per_step == self.args.num_iterations:
@@ -357,7 +385,9 @@ class Trainer(ABC):
         self._overflows += 1
         if self.args.fp16 and self._overflows < 10:
             return
-        path = health.save_batch(batch, self.args.output_dir, step + 1)
+        folder = self.args.output_dir
+        path = health.save_batch(batch, folder, step + 1) if self.world.main else None
+        path = self.world.gather(path)[0]
         cause = "ten overflows in a row" if self.args.fp16 else "the loss or a gradient"
         raise FloatingPointError(
             f"step {step + 1}, update {k}: {cause} is not finite (loss {float(result['loss'])}, "
