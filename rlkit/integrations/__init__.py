@@ -1,0 +1,1 @@
+"""Parts of rlkit inside other people's trainers."""
