@@ -21,30 +21,38 @@ Left out on purpose: second derivatives, a second backward pass through the same
 Gradients in the forward pass: Hsu et al. 2024, arXiv:2410.10989 (Liger), for cross-entropy.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlkit.batch import check_shapes as check_rows
 from rlkit.head import (
     TILE_BYTES,
+    check_backend,
     check_shapes,
-    into_rows,
     operand_dtype,
+    passes,
     policy_loss,
     token_logps,
 )
 from rlkit.objectives import Objective, Sums, Totals
-from rlkit.parts import Part, cut
+from rlkit.parts import Part, TokenBatch, check_batch, cut
 from rlkit.parts import order_tokens as order_tokens  # goes with fused_policy_loss
-from rlkit.tiles import HALF, Shaping, TokenGradient, as_column, blocks, multiply, sum_dtype
-
-STRIPS = 16
-"""A tile is read and turned into its gradient in so many strips of rows; a copy is of one strip."""
+from rlkit.tiles import (
+    STRIPS,
+    Backend,
+    Piece,
+    Scores,
+    Shaping,
+    TokenGradient,
+    as_column,
+    collect_,
+    product_,
+    sum_dtype,
+)
 
 
 def fused_policy_loss(
@@ -67,13 +75,14 @@ def fused_policy_loss(
     live: int | None = None,
     entropy: bool = True,
     tile_bytes: int | None = None,
+    backend: str = "auto",
     **head: Any,
 ) -> tuple[Tensor, Sums]:
     """(loss, sums) of the objective, as `policy_loss` after `token_logps` gives them.
 
-    hidden [N, H], weight [V, H], targets [N], tile_bytes and **head (bias, low_rank, temperature,
-        logit_softcap, logit_scale): see token_logps. A tile may take tile_bytes, its work copies an
-        eighth of that besides.
+    hidden [N, H], weight [V, H], targets [N], tile_bytes, backend and **head (bias, low_rank,
+        temperature, logit_softcap, logit_scale): see token_logps. A tile may take tile_bytes, its
+        work copies an eighth of that besides.
     index: [N] int64, where token n lies in the B * T positions of mask [B, T].
     advantages .. lengths: as the objective takes them, of all B rows.
     row_lengths, live: known to the host, from `order_tokens`. row_lengths, valid tokens of each
@@ -83,7 +92,8 @@ def fused_policy_loss(
     Falls back to `chunked`, same result, for parts of the batch that must be whole and exceed a
     tile: a row of an objective that needs_sequences (all rows, without row_lengths), or all tokens
     of an entropy quantile without entropy_threshold.
-    Raises ValueError for shapes that do not fit, RuntimeError for a second backward pass.
+    Raises ValueError for shapes that do not fit and a backend that cannot do it here, RuntimeError
+    for a second backward pass.
     """
     per_row = dict(
         logp_old=logp_old, logp_ref=logp_ref, logp_sampled=logp_sampled, advantages=advantages,
@@ -92,12 +102,13 @@ def fused_policy_loss(
     shared = dict(entropy_threshold=entropy_threshold, totals=totals)
     check_shapes(hidden, weight, targets, head.get("bias"), head.get("low_rank"))
     check_batch(index, len(hidden), per_row)
+    check_backend("fused", backend)
     tile_bytes = TILE_BYTES if tile_bytes is None else tile_bytes
     height = max(tile_bytes // sum_dtype(hidden.dtype).itemsize // len(weight), 1)  # tokens
     entropy = entropy or objective.needs_entropy
     parts = cut(objective, len(mask), len(hidden), height, entropy_threshold, row_lengths, live)
     if parts is None:
-        head |= dict(entropy=entropy, tile_bytes=tile_bytes)
+        head |= dict(entropy=entropy, tile_bytes=tile_bytes, backend=backend)
         scores = token_logps(hidden, weight, targets, **head)
         return policy_loss(objective, *scores, index=index, **per_row, **shared)
     dtype = operand_dtype(hidden)
@@ -105,92 +116,7 @@ def fused_policy_loss(
         tiles = Tiles.of(hidden, weight, targets, dtype, height, **head)
         by_token = any(part.rows is None for part in parts)
         batch = TokenBatch.of(objective, index, per_row, shared, by_token)
-        return tiled_loss(tiles, batch, parts, entropy)
-
-
-def check_batch(index: Tensor, size: int, per_row: dict[str, Tensor | None]) -> None:
-    """Raise ValueError, naming the argument, where gathering by index would hide a wrong shape."""
-    mask = per_row["mask"]
-    check_rows(mask, per_row["advantages"], mask)
-    rows, width = mask.shape
-    for name, tensor, shapes in (
-        ("index", index, ([size],)),
-        ("lengths", per_row["lengths"], ([rows],)),
-        ("importance_weights", per_row["importance_weights"], ([rows, width], [rows, 1])),
-        *((f"logp_{k}", per_row[f"logp_{k}"], ([rows, width],)) for k in ("old", "ref", "sampled")),
-    ):
-        if tensor is not None and [*tensor.shape] not in shapes:
-            raise ValueError(f"{name} has shape {[*tensor.shape]} where {shapes[0]} fits")
-
-
-# ---- the objective's side of a tile ---------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TokenBatch:
-    """What the objective is told beside the scores, for all rows or token by token."""
-
-    objective: Objective
-    index: Tensor  # [N]
-    per_row: dict[str, Tensor | None]  # first dimension B
-    shared: dict[str, Any]
-    per_token: dict[str, Tensor | None]  # [N, 1], lengths [N]; empty if not asked for
-
-    @classmethod
-    def of(cls, objective, index, per_row, shared, by_token: bool) -> "TokenBatch":
-        """Fills in the counts of the whole, which parts could not know."""
-        valid = per_row["mask"].bool()
-        if per_row["lengths"] is None:
-            per_row = per_row | {"lengths": valid.sum(1)}
-        if shared["totals"] is None:
-            shared = shared | {"totals": Totals.of(valid)}
-        per_token = {}
-        if by_token:
-            # every token a row of its own, with its row's number where a row has one
-            advantages = per_row["advantages"]
-            column = advantages if advantages.dim() == 2 else advantages[:, None]
-            as_rows = per_row | {"advantages": column}
-            row = index // valid.shape[1]
-            for name, x in as_rows.items():
-                if x is None or x.dim() == 1:
-                    per_token[name] = x if x is None else x.index_select(0, row)
-                else:
-                    flat = x.expand_as(valid).reshape(-1)
-                    per_token[name] = flat.index_select(0, index)[:, None]
-        return cls(objective, index, per_row, shared, per_token)
-
-    def score(self, part: Part, logp: Tensor, entropy: Tensor | None) -> tuple:
-        """(loss, sums, d_logp, d_entropy) of the part's tokens, [n] each; None: no gradient.
-
-        The objective's own formula, differentiated on these tokens' scores alone.
-        """
-        with torch.set_grad_enabled(part.learns):
-            logp = logp.detach().requires_grad_(part.learns)
-            wanted = [logp]
-            if entropy is not None:
-                with_bonus = part.learns and self.objective.entropy_coef != 0
-                entropy = entropy.detach().requires_grad_(with_bonus)
-                wanted += [entropy] if with_bonus else []
-            loss, sums = self.objective(**self.arguments(part, logp, entropy))
-            if not part.learns:
-                return loss, sums, None, None
-            grads = torch.autograd.grad(loss, wanted, allow_unused=True)
-        return loss.detach(), sums, grads[0], grads[1] if len(grads) > 1 else None
-
-    def arguments(self, part: Part, logp: Tensor, entropy: Tensor | None) -> dict[str, Any]:
-        """Of the objective, for this part alone."""
-        if part.rows is None:
-            chosen, source = part.tokens, self.per_token
-            logp, entropy = (None if x is None else x[:, None] for x in (logp, entropy))
-        else:
-            chosen, source = part.rows, self.per_row
-            shape = self.per_row["mask"][chosen].shape
-            index = self.index[part.tokens] - chosen.start * shape[1]
-            logp, entropy = (
-                None if x is None else into_rows(x, index, shape) for x in (logp, entropy)
-            )
-        told = {name: None if x is None else x[chosen] for name, x in source.items()}
-        return told | self.shared | dict(logp=logp, entropy=entropy)
+        return tiled_loss(tiles, batch, parts, entropy, passes(backend, hidden))
 
 
 # ---- the head's side of a tile --------------------------------------------------------------
@@ -247,110 +173,36 @@ class Tiles:
             for leaf, side in zip(self.leaves, sides, strict=True)
         ]
 
-    def columns(self, dtype: torch.dtype, copied: int) -> Iterator[slice]:
-        """The vocabulary, in parts whose copies, so many numbers a column, are an eighth of a tile.
-
-        Only products of half precision copy: see `multiply`.
-        """
-        width = self.buffer.numel() // 8 // max(copied, 1) if dtype in HALF else len(self.rights[0])
-        return blocks(len(self.rights[0]), max(width, 1))
-
-    def copied(self, right: Tensor) -> int:
-        """CUDA copies a column of the tile, to round it; elsewhere the weight's row is widened."""
-        return len(self.buffer) if right.is_cuda else right.shape[1]
+    @property
+    def room(self) -> int:
+        """Numbers that products may copy at a time: as many as a backend's two strips hold."""
+        return self.buffer.numel() * 2 // STRIPS
 
     def product(self, tokens: slice) -> Tensor:
         """h W^T + b of these tokens, in the buffer, [n, V]."""
         tile = self.buffer[: tokens.stop - tokens.start]
-        for i, (left, right) in enumerate(zip(self.lefts, self.rights, strict=True)):
-            for cols in self.columns(left.dtype, self.copied(right)):
-                into = tile[:, cols]
-                multiply(left[tokens], right[cols].T, left.dtype, into=into, add=i > 0)
-        return tile
+        return product_(tile, [left[tokens] for left in self.lefts], self.rights, self.room)
 
-    def collect_(self, grads: list, tile: Tensor, tokens: slice, factor, unit) -> None:
-        """Add what a tile of gradients [n, V], times factor or unit, says about each operand."""
+    def collect_(
+        self,
+        grads: list[Tensor | None],
+        pieces: list[Piece],
+        tokens: slice,
+        factor: Tensor | None,
+        unit: Tensor | None,
+    ) -> None:
+        """Add what a tile of gradients, times factor or unit, says about each operand."""
         size = len(self.lefts)
-        for left, right, d_left, d_right in zip(
-            self.lefts, self.rights, grads[:size], grads[size:], strict=True
-        ):
-            dtype = left.dtype
-            if d_left is not None:
-                into = d_left[tokens]
-                for cols in self.columns(dtype, self.copied(right)):
-                    multiply(tile[:, cols], right[cols], dtype, into=into)
-                scale = factor if unit is None else unit
-                if scale is not None:
-                    into.mul_(scale)
-            if d_right is not None:
-                rows = left[tokens] if factor is None else left[tokens] * factor
-                for cols in self.columns(dtype, len(self.buffer) + right.shape[1]):
-                    if unit is None:
-                        multiply(tile[:, cols].T, rows, dtype, into=d_right[cols])
-                    else:
-                        d_right[cols].addcmul_(multiply(tile[:, cols].T, rows, dtype), unit)
-
-
-def read_(
-    tile: Tensor, targets: Tensor, shaping: Shaping, with_entropy: bool, to_probabilities: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """logp, log_z and entropy [n] of products [n, V], which become logits or probabilities."""
-    logp, log_z, entropy = tile.new_empty(3, len(tile))
-    height = max(len(tile) // STRIPS, 1)
-    spare = [tile.new_empty(height, tile.shape[1]) for _ in range(2 - to_probabilities)]
-    for rows in blocks(len(tile), height):
-        logits = shaping.tile_(tile[rows], rows)
-        weights, *shifted = (x[: len(logits)] for x in spare)
-        shifted = shifted[0] if shifted else logits
-        largest = logits.amax(1, keepdim=True)  # taken off, so that exp cannot overflow
-        torch.sub(logits, largest, out=shifted)
-        chosen = shifted.gather(1, targets[rows, None]).squeeze(1)
-        total = torch.exp(shifted, out=weights).sum(1)
-        log_total = total.log()
-        logp[rows] = chosen - log_total
-        log_z[rows] = largest.squeeze(1) + log_total
-        if with_entropy:
-            entropy[rows] = log_total - shifted.mul_(weights).sum(1) / total
-        if to_probabilities:
-            torch.div(weights, total[:, None], out=logits)
-    return logp, log_z, entropy
-
-
-def gradient_(
-    tile: Tensor, token: TokenGradient, dtype: torch.dtype, from_probabilities: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Turn probabilities or logits [n, V] into d loss / d product, in place.
-
-    Returns (factor [n, 1], unit), what that is still to be multiplied by; None: nothing.
-    The factor saves a pass over the tile. float16 takes a unit, a power of two, for its smallest
-    number, 6e-8, is above a probability over the number of tokens in a step.
-    """
-    unit = None
-    if dtype == torch.float16:
-        columns = [x for x in (token.chosen, token.base, token.by_logp) if x is not None]
-        largest = torch.stack([x.abs().amax() for x in columns]).amax()
-        # the tile's largest entry, at most 2.4 times the columns', then stays below 2^15
-        unit = largest.clamp(min=2.0**-100).log2().ceil().sub(13).exp2()
-        scaled = (
-            None if x is None else x / unit for x in (token.chosen, token.base, token.by_logp)
-        )
-        token = replace(token, **dict(zip(("chosen", "base", "by_logp"), scaled, strict=True)))
-    if from_probabilities:
-        tile.scatter_add_(1, token.targets[:, None], tile.new_full((len(tile), 1), -1.0))
-        if dtype not in HALF:
-            return token.base, unit
-        tile.mul_(token.base)  # before it is rounded
-        return None, unit
-    for rows in blocks(len(tile), max(len(tile) // STRIPS, 1)):
-        token.gradient_(tile[rows], rows, slice(0, tile.shape[1]))
-    return None, unit
+        lefts = [left[tokens] for left in self.lefts]
+        d_lefts = [None if d is None else d[tokens] for d in grads[:size]]
+        collect_(pieces, lefts, self.rights, d_lefts, grads[size:], self.room, factor, unit)
 
 
 # ---- both sides together --------------------------------------------------------------------
 
 
 def tiled_loss(
-    tiles: Tiles, batch: TokenBatch, parts: list[Part], with_entropy: bool
+    tiles: Tiles, batch: TokenBatch, parts: list[Part], with_entropy: bool, backend: Backend
 ) -> tuple[Tensor, Sums]:
     """(loss, sums), the loss with its gradients ready if any is wanted."""
     training = torch.is_grad_enabled() and any(
@@ -361,7 +213,7 @@ def tiled_loss(
         losses, sums = [], {}
         for part in parts:
             part = part._replace(learns=part.learns and training)
-            loss, shares = tile_loss(tiles, batch, part, with_entropy, grads)
+            loss, shares = tile_loss(tiles, batch, part, with_entropy, grads, backend)
             losses.append(loss)
             for name, (total, count) in shares.items():
                 before = sums.get(name, (0, 0))
@@ -373,19 +225,29 @@ def tiled_loss(
 
 
 def tile_loss(
-    tiles: Tiles, batch: TokenBatch, part: Part, with_entropy: bool, grads: list | None
+    tiles: Tiles,
+    batch: TokenBatch,
+    part: Part,
+    with_entropy: bool,
+    grads: list[Tensor | None] | None,
+    backend: Backend,
 ) -> tuple[Tensor, Sums]:
     """(loss, sums) of one part, whose gradients are added to grads."""
     tokens, dtype = part.tokens, tiles.lefts[0].dtype
     targets, shaping = tiles.targets[tokens], tiles.shaping.at(tokens)
     # logits are needed once more only where a gradient is not linear in probabilities
-    simple = part.learns and shaping.softcap is None and not batch.objective.entropy_coef
+    simple = shaping.softcap is None and not batch.objective.entropy_coef
+    leave = "nothing" if not part.learns else "probabilities" if simple else "logits"
     tile = tiles.product(tokens)
-    logp, log_z, entropy = read_(tile, targets, shaping, with_entropy, simple)
+    scores = Scores.unseen(len(tile), tile)
+    holds = backend.read(tile, targets, shaping, 0, scores, with_entropy, leave)
+    logp, entropy = scores.chosen - scores.log_z, scores.entropy
     loss, sums, d_logp, d_entropy = batch.score(part, logp, entropy if with_entropy else None)
     if part.learns:
-        token = TokenGradient.of(shaping, targets, log_z, entropy, d_logp, d_entropy)
-        tiles.collect_(grads, tile, tokens, *gradient_(tile, token, dtype, simple))
+        told = shaping, targets, scores.log_z, entropy, d_logp, d_entropy
+        token, unit = TokenGradient.of(*told).in_units(dtype)
+        pieces, factor = backend.gradient(tile, holds, token, 0, dtype)
+        tiles.collect_(grads, pieces, tokens, factor, unit)
     return loss, sums
 
 

@@ -7,8 +7,8 @@
 
 A model of 151,936 tokens has 594 KiB of float32 logits for each token it scores. The textbook way
 (`full`) keeps them and their log-softmax until the backward pass, for the sake of two numbers a
-token. `chunked` (tiles.py) never holds more than a tile of them and gives the same result. `fused`
-(fused.py) takes the objective along and makes each logit once instead of twice.
+token. `chunked` (chunked.py) never holds more than a tile of them and gives the same result.
+`fused` (fused.py) takes the objective along and makes each logit once instead of twice.
 
     model.lm_head = Head.from_linear(model.lm_head)
     logp, entropy = model.lm_head(hidden, targets)
@@ -16,16 +16,27 @@ token. `chunked` (tiles.py) never holds more than a tile of them and gives the s
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
+from rlkit.chunked import chunked_logps
 from rlkit.config import unknown
-from rlkit.tiles import HALF, Shaping, as_column, chunked_logps, multiply
+from rlkit.optional import require
+from rlkit.tiles import HALF, TORCH, Backend, Shaping, as_column, multiply
 
 TILE_BYTES = 64 * 2**20
+
+MODES: dict[str, tuple[str, ...]] = {
+    "full": ("torch",),
+    "chunked": ("triton", "torch"),
+    "fused": ("triton", "torch"),
+}
+"""Mode -> its backends, the preferred first."""
 
 
 def token_logps(
@@ -52,12 +63,14 @@ def token_logps(
     low_rank: (u [N, r], B [V, r]) adds u B^T to h W^T. LoRA has u = scaling * hidden A^T.
     temperature: a number above 0, or a tensor of one element or [N]; it gets no gradient.
     mode: "full", "chunked", or "auto", which is full where all logits fit in tile_bytes.
-    backend: "torch", or "auto", the mode's first.
+    backend: "torch", "triton", or "auto": Triton on a GPU where it is installed, else torch.
+        CPU tensors take Triton only in its interpreter, for tests. `full` is torch's alone.
     tile_bytes: what a tile of logits and its work copies may take; 64 MiB if None.
     Returns logp [N] and entropy [N] (None with entropy=False): float64 for float64, else float32,
     for sums are float32 even where the operands are bfloat16 or float16. Under autocast the
     operands take autocast's dtype, as in nn.Linear, but the logits are not rounded to it.
-    Raises ValueError for shapes that do not fit, a temperature not above 0, an unknown mode.
+    Raises ValueError for shapes that do not fit, a temperature not above 0, an unknown mode and a
+    backend that cannot do it here; ImportError for Triton where there is none.
     """
     check_shapes(hidden, weight, targets, bias, low_rank)
     dtype = operand_dtype(hidden)
@@ -66,23 +79,52 @@ def token_logps(
         lefts, rights = [*lefts, low_rank[0].to(dtype)], [*rights, low_rank[1]]
     shaping = Shaping(logit_scale, logit_softcap, as_column(temperature, len(hidden)))
     tile_bytes = TILE_BYTES if tile_bytes is None else tile_bytes
-    compute = choose(mode, backend, len(hidden) * len(weight) * 4, tile_bytes)
+    mode = choose(mode, backend, len(hidden) * len(weight) * 4, tile_bytes)
+    operands = lefts, rights, bias, shaping, targets, entropy
     with torch.autocast(hidden.device.type, enabled=False):
-        return compute(lefts, rights, bias, shaping, targets, entropy, tile_bytes)
+        if mode == "full":
+            return full_logps(*operands)
+        return chunked_logps(*operands, tile_bytes, passes(backend, hidden))
 
 
-def choose(mode: str, backend: str, full_bytes: int, tile_bytes: int) -> Callable:
-    """The function that MODES names. "auto" looks at sizes alone, never at data."""
+def choose(mode: str, backend: str, full_bytes: int, tile_bytes: int) -> str:
+    """The mode that is meant. "auto" looks at sizes and at the backend alone, never at data.
+
+    Raises ValueError for an unknown mode, and a backend that the mode does not have.
+    """
     if mode == "auto":
-        mode = "full" if full_bytes <= tile_bytes else "chunked"
-    if mode not in MODES:
-        raise ValueError(unknown("mode", mode, ["auto", *MODES]))
-    backends = MODES[mode]
+        fits = full_bytes <= tile_bytes and backend in ("auto", *MODES["full"])
+        mode = "full" if fits else "chunked"
+    if mode not in ("full", "chunked"):
+        raise ValueError(unknown("mode", mode, ["auto", "full", "chunked"]))
+    check_backend(mode, backend)
+    return mode
+
+
+def check_backend(mode: str, backend: str) -> None:
+    """Raise ValueError where the mode does not have this backend."""
+    if backend not in ("auto", *MODES[mode]):
+        raise ValueError(unknown("backend", backend, ["auto", *MODES[mode]]))
+
+
+def passes(backend: str, hidden: Tensor) -> Backend:
+    """What passes over the tiles of these hidden states."""
+    on_gpu = hidden.is_cuda  # ROCm's too
     if backend == "auto":
-        return next(iter(backends.values()))
-    if backend not in backends:
-        raise ValueError(unknown("backend", backend, ["auto", *backends]))
-    return backends[backend]
+        # fake tensors have no memory that a kernel could work on
+        real = on_gpu and not isinstance(hidden, FakeTensor)
+        backend = "triton" if real and find_spec("triton") else "torch"
+    if backend == "torch":
+        return TORCH
+    require("triton", "backend='triton'")
+    from rlkit import kernels
+
+    if not (on_gpu or kernels.INTERPRETED):
+        raise ValueError(
+            f"backend='triton' needs tensors on a GPU, not on {hidden.device.type!r}: use "
+            "backend='auto', or set TRITON_INTERPRET=1 before Python starts"
+        )
+    return kernels.TRITON
 
 
 def check_shapes(hidden, weight, targets, bias, low_rank) -> None:
@@ -124,7 +166,6 @@ def full_logps(
     shaping: Shaping,
     targets: Tensor,
     entropy: bool,
-    tile_bytes: int,
 ) -> tuple[Tensor, Tensor | None]:
     """All logits at once, in plain autograd: the oracle, and what memory is compared with."""
     # no name holds the logits, so that they are freed once their log-softmax is there
@@ -168,16 +209,6 @@ class WideProduct(torch.autograd.Function):
         return d_left, d_right
 
 
-MODES: dict[str, dict[str, Callable]] = {
-    "full": {"torch": full_logps},
-    "chunked": {"torch": chunked_logps},
-}
-"""Mode -> its backends, the preferred first."""
-
-HEAD_MODES = ("auto", *MODES, "fused")
-"""The modes of a Head, which can be given an objective."""
-
-
 # ---- in lm_head's place --------------------------------------------------------------------
 
 
@@ -207,9 +238,9 @@ class Head(nn.Module):
             "chunked" where the weight trains and products are of half precision.
         """
         super().__init__()
-        if mode not in HEAD_MODES:  # an error here, not in the first step
-            raise ValueError(unknown("mode", mode, HEAD_MODES))
-        choose("chunked" if mode == "fused" else mode, backend, 0, 0)
+        if mode not in ("auto", *MODES):  # an error here, not in the first step
+            raise ValueError(unknown("mode", mode, ["auto", *MODES]))
+        check_backend("fused" if mode == "auto" else mode, backend)
         self.register_parameter("weight", weight)
         self.register_parameter("bias", bias)
         self.mode, self.backend, self.tile_bytes = mode, backend, tile_bytes
@@ -249,6 +280,7 @@ class Head(nn.Module):
             logit_scale=self.logit_scale,
             entropy=entropy or (objective is not None and objective.needs_entropy),
             tile_bytes=self.tile_bytes,
+            backend=self.backend,
         )
         mode = self.mode if objective is None else self.loss_mode(hidden)
         if objective is not None and mode == "fused":
@@ -259,8 +291,7 @@ class Head(nn.Module):
                 hidden, self.weight, targets, objective, **batch, **known, **options
             )
         mode = "chunked" if mode == "fused" else mode
-        options |= dict(mode=mode, backend=self.backend)
-        logp, entropy = token_logps(hidden, self.weight, targets, **options)
+        logp, entropy = token_logps(hidden, self.weight, targets, mode=mode, **options)
         if objective is None:
             return logp, entropy
         return policy_loss(objective, logp, entropy, **batch)
@@ -272,15 +303,19 @@ class Head(nn.Module):
         precision that is twice its size, which `chunked` never holds; under autocast each tile
         adds to all of dW, which takes longer than the fast product that it saves.
         """
-        tile_bytes = TILE_BYTES if self.tile_bytes is None else self.tile_bytes
-        if self.mode != "auto" or len(hidden) * len(self.weight) * 4 <= tile_bytes:
+        if self.mode != "auto":
             return self.mode
+        tile_bytes = TILE_BYTES if self.tile_bytes is None else self.tile_bytes
+        full_bytes = len(hidden) * len(self.weight) * 4
+        if choose("auto", self.backend, full_bytes, tile_bytes) == "full":
+            return "full"
         half = operand_dtype(hidden) in HALF
         return "chunked" if half and self.weight.requires_grad else "fused"
 
     def extra_repr(self) -> str:
         vocabulary, width = self.weight.shape
-        return f"{width} -> {vocabulary}, bias={self.bias is not None}, mode={self.mode}"
+        ways = f"mode={self.mode}, backend={self.backend}"
+        return f"{width} -> {vocabulary}, bias={self.bias is not None}, {ways}"
 
 
 def policy_loss(

@@ -1,12 +1,18 @@
-"""Log-probs and entropies from logits that exist only tile by tile.
+"""What is done to a tile of logits, in `chunked` (chunked.py) and in `fused` (fused.py) alike.
 
-Forward, for each part of the vocabulary: make its logits, add their sum of exponentials to the
-running log_z and their entropy to the running entropy, forget them. log_z and entropy, two numbers
-a token, are all that the backward pass needs to make each tile again and turn it into
+    product_      tile = h W^T + b                        [R, C]: some tokens, some columns
+    Shaping       z = softcap(scale * tile) / temperature
+    read          log_z, entropy and z_y of each token    one pass over the tile
+    gradient      tile <- d loss / d tile, in place       another
+    collect_      dH += tile W,  dW += tile^T h
+
+The logits themselves are never kept: log_z and entropy, two numbers a token, are enough to turn a
+tile that is there once more into
 
     d loss / d z_v = d_logp (1[v = y] - p_v) - d_entropy p_v (log p_v + entropy)
 
-in place. That is four matrix products (logits twice, dW, d_hidden) where full logits need three.
+Products are left to the BLAS library. The two passes are what a Backend is: torch's stand here,
+Triton's in kernels.py.
 
 Left out on purpose: skipping small gradients (their sum over the vocabulary would no longer be 0),
 rounding logits to bfloat16 (it moves a log-prob by up to 0.07), second derivatives.
@@ -14,15 +20,21 @@ Milakov and Gimelshein 2018, arXiv:1805.02867 (softmax in one pass); Wijmans et 
 arXiv:2411.09009 (a loss from tiles of logits).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import isqrt
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 HALF = (torch.bfloat16, torch.float16)
+STRIPS = 16
+"""torch passes over a tile in so many strips of rows: a work copy is of one strip."""
+
+Holds = Literal["nothing", "products", "logits", "probabilities"]
+"""What the memory of a tile holds; "nothing" is anything at all."""
+Piece = tuple[slice, Tensor]
+"""Some columns of a tile and what stands there, [R, c]."""
 
 
 # ---- from hidden state to logit ------------------------------------------------------------
@@ -46,28 +58,37 @@ class Shaping:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits if is_one(self.temperature) else logits / self.temperature
 
-    def tile_(self, product: Tensor, rows: slice) -> Tensor:
-        """The same for a tile [R, C] of these rows, in place and in as few passes as it takes."""
-        factor = self.scale
-        if self.softcap is not None:
-            product.mul_(self.scale / self.softcap).tanh_()
-            factor = self.softcap
-        factor = factor / of_rows(self.temperature, rows)
+    def tile_(self, product: Tensor) -> Tensor:
+        """The same for a tile [R, C] of its rows, in place and in as few passes as it takes."""
+        if self.inner is not None:
+            product.mul_(self.inner).tanh_()
+        factor = self.outer()
         return product if is_one(factor) else product.mul_(factor)
+
+    @property
+    def inner(self) -> float | None:
+        """What a product is multiplied by before tanh; None: no softcap."""
+        return None if self.softcap is None else self.scale / self.softcap
+
+    def outer(self) -> float | Tensor:
+        """What the product, or its tanh, is multiplied by then; a number or [N, 1]."""
+        return (self.scale if self.softcap is None else self.softcap) / self.temperature
 
     def at(self, rows: slice) -> "Shaping":
         """That of these rows alone."""
-        return replace(self, temperature=of_rows(self.temperature, rows))
+        if not isinstance(self.temperature, Tensor):
+            return self
+        return replace(self, temperature=self.temperature[rows])
 
     def slope(self) -> float | Tensor:
         """d logit / d product where no softcap bends it; a number or [N, 1]."""
         return self.scale / self.temperature
 
-    def bend(self, logits: Tensor, rows: slice) -> Tensor | None:
+    def bend(self, logits: Tensor) -> Tensor | None:
         """What a softcap leaves of that slope, 1 - tanh^2, [R, C]."""
         if self.softcap is None:
             return None
-        tanh = logits * (of_rows(self.temperature, rows) / self.softcap)
+        tanh = logits * (self.temperature / self.softcap)
         return tanh.square_().neg_().add_(1.0)
 
 
@@ -87,9 +108,248 @@ def is_one(value: float | Tensor) -> bool:
     return not isinstance(value, Tensor) and value == 1.0
 
 
-def of_rows(value: float | Tensor, rows: slice) -> float | Tensor:
-    """The rows' part of a per-token column; a number holds for all."""
-    return value[rows] if isinstance(value, Tensor) else value
+# ---- what a backend is ----------------------------------------------------------------------
+
+
+class Backend(NamedTuple):
+    """The two passes over a tile [R, C], whose first column is token `first` of the vocabulary."""
+
+    read: Callable[..., Holds]
+    """(tile of products, targets [R], shaping, first, scores, with_entropy, leave): adds these
+    columns to the scores, in place. Returns what the tile holds then: what the caller asked it to
+    `leave` for `gradient`, or the products still."""
+    gradient: Callable[..., tuple[list[Piece], Tensor | None]]
+    """(tile, holds, token gradients, first, dtype): d loss / d product in the tile's own memory.
+    Returns (pieces, factor): pieces are float32, float64 or dtype, the operands' of the products
+    to come; factor [R, 1] is still to be multiplied, None: nothing."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the columns seen so far say of each token, [N]."""
+
+    log_z: Tensor
+    entropy: Tensor
+    chosen: Tensor
+    """The target's logit; 0 until it is seen."""
+
+    @classmethod
+    def unseen(cls, size: int, like: Tensor) -> "Scores":
+        """Of no column yet, in like's dtype."""
+        zeros = like.new_zeros(2, size)
+        # the log of 0, but finite, because 0 * inf is NaN
+        return cls(like.new_full((size,), torch.finfo(like.dtype).min), *zeros)
+
+    def at(self, rows: slice) -> "Scores":
+        """Views of these rows."""
+        return Scores(self.log_z[rows], self.entropy[rows], self.chosen[rows])
+
+    def add_(self, log_z: Tensor, entropy: Tensor | None) -> None:
+        """Another part of the vocabulary, [N], as if it were all of it.
+
+        Parts with probabilities w_k and entropies H_k have together the entropy
+        sum_k w_k (H_k - log w_k) (Shannon 1948, section 6).
+        """
+        both = torch.logaddexp(self.log_z, log_z)
+        if entropy is not None:
+            seen, new = self.log_z - both, log_z - both  # log w_k
+            self.entropy.copy_(seen.exp() * (self.entropy - seen) + new.exp() * (entropy - new))
+        self.log_z.copy_(both)
+
+
+@dataclass(frozen=True)
+class TokenGradient:
+    """What turns a tile of logits into its gradient; the last four are [N, 1].
+
+    d product_v = p_v (base + by_logp log p_v) + 1[v = y] chosen, bent by a softcap
+    """
+
+    shaping: Shaping
+    targets: Tensor  # [N]
+    log_z: Tensor
+    chosen: Tensor
+    base: Tensor
+    by_logp: Tensor | None  # None where no loss uses the entropy: that saves a copy of the strip
+
+    @classmethod
+    def of(
+        cls,
+        shaping: Shaping,
+        targets: Tensor,
+        log_z: Tensor,
+        entropy: Tensor,
+        d_logp: Tensor | None,
+        d_entropy: Tensor | None,
+    ) -> "TokenGradient":
+        """From the gradients of logp and entropy, [N] or None, and the slope of the logits."""
+        log_z, entropy = log_z[:, None], entropy[:, None]
+        chosen = torch.zeros_like(log_z) if d_logp is None else d_logp[:, None] * shaping.slope()
+        if d_entropy is None:
+            return cls(shaping, targets, log_z, chosen, -chosen, None)
+        by_logp = -d_entropy[:, None] * shaping.slope()
+        return cls(shaping, targets, log_z, chosen, by_logp * entropy - chosen, by_logp)
+
+    def in_units(self, dtype: torch.dtype) -> tuple["TokenGradient", Tensor | None]:
+        """(these gradients divided by a unit, the unit) for operands of float16; else no unit.
+
+        Its smallest number, 6e-8, is above a probability over the number of tokens in a step. The
+        unit is a power of two, so that dividing by it rounds nothing.
+        """
+        if dtype != torch.float16 or not len(self.targets):
+            return self, None
+        columns = {name: getattr(self, name) for name in ("chosen", "base", "by_logp")}
+        columns = {name: x for name, x in columns.items() if x is not None}
+        largest = torch.stack([x.abs().amax() for x in columns.values()]).amax()
+        # the tile's largest entry, at most 2.4 times the columns', then stays below 2^15
+        unit = largest.clamp(min=2.0**-100).log2().ceil().sub(13).exp2()
+        return replace(self, **{name: x / unit for name, x in columns.items()}), unit
+
+    def at(self, rows: slice) -> "TokenGradient":
+        """Those of these rows alone."""
+        names = ("targets", "log_z", "chosen", "base", "by_logp")
+        columns = {name: getattr(self, name) for name in names}
+        columns = {name: x if x is None else x[rows] for name, x in columns.items()}
+        return replace(self, shaping=self.shaping.at(rows), **columns)
+
+
+# ---- the two passes in torch ----------------------------------------------------------------
+
+
+def read_(
+    tile: Tensor,
+    targets: Tensor,
+    shaping: Shaping,
+    first: int,
+    scores: Scores,
+    with_entropy: bool,
+    leave: Holds,
+) -> Holds:
+    """See Backend.read. In strips, so that what is made beside the tile stays small."""
+    height = max(len(tile) // STRIPS, 1)
+    keeps_logits = leave == "logits"
+    spare = tile.new_empty(keeps_logits + with_entropy, height, tile.shape[1])
+    largest, total, weighted, chosen = tile.new_zeros(4, len(tile), 1)
+    place, inside = locate(targets, first, tile.shape[1])
+    for rows in blocks(len(tile), height):
+        logits = shaping.at(rows).tile_(tile[rows])
+        shifted = spare[0, : len(logits)] if keeps_logits else logits
+        weights = spare[-1, : len(logits)] if with_entropy else shifted
+        torch.gather(logits, 1, place[rows], out=chosen[rows])
+        # taken off, so that exp cannot overflow, and an offset leaves no trace in the entropy
+        torch.amax(logits, 1, keepdim=True, out=largest[rows])
+        torch.sub(logits, largest[rows], out=shifted)
+        torch.exp(shifted, out=weights)
+        torch.sum(weights, 1, keepdim=True, out=total[rows])
+        if with_entropy:
+            torch.sum(shifted.mul_(weights), 1, keepdim=True, out=weighted[rows])
+        if leave == "probabilities":
+            torch.div(weights, total[rows], out=logits)
+    scores.chosen.add_(torch.where(inside, chosen, 0.0).squeeze(1))
+    log_total = total.log()
+    entropy = (log_total - weighted / total).squeeze(1) if with_entropy else None
+    scores.add_((largest + log_total).squeeze(1), entropy)
+    return leave
+
+
+def gradient_(
+    tile: Tensor, holds: Holds, token: TokenGradient, first: int, dtype: torch.dtype
+) -> tuple[list[Piece], Tensor | None]:
+    """See Backend.gradient. From the probabilities of a whole vocabulary it takes no pass at all:
+    1 is taken from one number in each row, and the factor is left to the products."""
+    whole = [(slice(0, tile.shape[1]), tile)]
+    if holds == "probabilities":
+        tile.scatter_add_(1, token.targets[:, None], tile.new_full((len(tile), 1), -1.0))
+        if dtype not in HALF:
+            return whole, token.base
+        tile.mul_(token.base)  # before it is rounded
+        return whole, None
+    place, inside = locate(token.targets, first, tile.shape[1])
+    at_target = torch.where(inside, token.chosen, 0.0)
+    for rows in blocks(len(tile), max(len(tile) // STRIPS, 1)):
+        strip, shaping = tile[rows], token.shaping.at(rows)
+        logits = shaping.tile_(strip) if holds == "products" else strip
+        bend = shaping.bend(logits)
+        logp = logits.sub_(token.log_z[rows])
+        if token.by_logp is None:
+            grad = logp.exp_().mul_(token.base[rows])
+        else:
+            p = logp.exp()
+            grad = logp.mul_(token.by_logp[rows]).add_(token.base[rows]).mul_(p)
+        grad.scatter_add_(1, place[rows], at_target[rows])
+        if bend is not None:
+            grad.mul_(bend)
+    return whole, None
+
+
+def locate(targets: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
+    """The targets' columns in this part of the vocabulary, and whether they lie there, [R, 1]."""
+    place = targets[:, None] - first
+    return place.clamp(0, width - 1), (place >= 0) & (place < width)
+
+
+TORCH = Backend(read_, gradient_)
+
+
+# ---- products -------------------------------------------------------------------------------
+
+
+def product_(tile: Tensor, lefts: list[Tensor], rights: list[Tensor], room: int) -> Tensor:
+    """The sum of all left @ right^T, [R, k] and [C, k], put into the tile [R, C].
+
+    room: how many numbers may be copied at a time, see `multiply`.
+    """
+    for i, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+        copied = 0  # for each column: the row of `right` that is widened, or what is added
+        if left.dtype in HALF:
+            copied = left.shape[1] if widens(left, left.dtype) else i * len(tile)
+        for cols in blocks(len(right), room // copied if copied else len(right)):
+            multiply(left, right[cols].T, left.dtype, into=tile[:, cols], add=i > 0)
+    return tile
+
+
+def collect_(
+    pieces: list[Piece],
+    lefts: list[Tensor],
+    rights: list[Tensor],
+    d_lefts: list[Tensor | None],
+    d_rights: list[Tensor | None],
+    room: int,
+    factor: Tensor | None = None,
+    unit: Tensor | None = None,
+) -> None:
+    """Add what a tile's gradient says about each operand, [R, k] and [C, k], to those that want it.
+
+    factor [R, 1], unit: what the pieces are still to be multiplied by. With either, what d_lefts
+    held before is multiplied too: give zeros.
+    """
+    rounded = pieces[0][1].dtype in HALF
+    for left, right, d_left, d_right in zip(lefts, rights, d_lefts, d_rights, strict=True):
+        # beside a rounded piece even the bias' column of ones, which rounds to itself
+        dtype, k = pieces[0][1].dtype if rounded else left.dtype, left.shape[1]
+        half, wider = dtype in HALF, widens(left, dtype)
+        copied = len(left) if half and rounded == wider else 0  # for each column of a piece
+        if d_left is not None:
+            for cols, piece in cut(pieces, room, copied + k * wider):
+                multiply(piece, right[cols], dtype, into=d_left)
+            scale = factor if unit is None else unit
+            if scale is not None:
+                d_left.mul_(scale)
+        if d_right is not None:
+            rows = left if factor is None else left * factor
+            made = half and (unit is not None or not wider)  # a result that is then added
+            for cols, piece in cut(pieces, room, copied + k * made):
+                if unit is None:
+                    multiply(piece.T, rows, dtype, into=d_right[cols])
+                else:
+                    d_right[cols].addcmul_(multiply(piece.T, rows, dtype), unit)
+
+
+def cut(pieces: list[Piece], room: int, copied: int) -> Iterator[Piece]:
+    """The pieces, in parts of so many columns that what is copied for them has room."""
+    for cols, piece in pieces:
+        width = piece.shape[1]
+        for part in blocks(width, room // copied if copied else width):
+            yield slice(cols.start + part.start, cols.start + part.stop), piece[:, part]
 
 
 def multiply(
@@ -106,13 +366,20 @@ def multiply(
     CUDA multiplies half precision as it is, and a float32 operand (a tile of gradients) is
     rounded for it. Elsewhere operands are widened: no other product there has float32 sums.
     """
-    if dtype in HALF and left.is_cuda and torch.version.hip is None:
-        result = torch.mm(left.to(dtype), right.to(dtype), out_dtype=torch.float32)
-        if into is None:
-            return result
-        return into.add_(result) if add else into.copy_(result)
-    left, right = left.to(sum_dtype(dtype)), right.to(sum_dtype(dtype))
+    if widens(left, dtype):
+        left, right = left.to(torch.float32), right.to(torch.float32)
+    elif dtype in HALF:
+        left, right = left.to(dtype), right.to(dtype)
+        if into is not None and not add:
+            return torch.mm(left, right, out_dtype=torch.float32, out=into)
+        result = torch.mm(left, right, out_dtype=torch.float32)
+        return result if into is None else into.add_(result)
     return left @ right if into is None else into.addmm_(left, right, beta=int(add))
+
+
+def widens(operand: Tensor, dtype: torch.dtype) -> bool:
+    """Whether half precision must be widened here to be multiplied with float32 sums."""
+    return dtype in HALF and not (operand.is_cuda and torch.version.hip is None)
 
 
 def sum_dtype(operands: torch.dtype) -> torch.dtype:
@@ -120,213 +387,7 @@ def sum_dtype(operands: torch.dtype) -> torch.dtype:
     return torch.float64 if operands == torch.float64 else torch.float32
 
 
-# ---- logits tile by tile --------------------------------------------------------------------
-
-
-def chunked_logps(
-    lefts: list[Tensor],
-    rights: list[Tensor],
-    bias: Tensor | None,
-    shaping: Shaping,
-    targets: Tensor,
-    entropy: bool,
-    tile_bytes: int,
-) -> tuple[Tensor, Tensor | None]:
-    """Tile by tile, forward and backward: the numbers of `full` without an [N, V].
-
-    Beyond the gradients themselves a training step holds one tile budget. Where a gradient of the
-    weight exists already (the embedding's of a tied weight, an earlier micro-batch's), autograd
-    adds the new [V, H] to it, so that there are two for a moment.
-    """
-    if bias is not None:  # a bias is a product with a column of ones, too small to round
-        ones = lefts[0].new_ones(len(targets), 1, dtype=sum_dtype(lefts[0].dtype))
-        lefts = [*lefts, ones]
-        rights = [*rights, bias[:, None]]
-    return ChunkedLogps.apply(shaping, entropy, tile_bytes, targets, *lefts, *rights)
-
-
-class ChunkedLogps(torch.autograd.Function):
-    """Logits are the sum of products left @ right^T: hidden and weight, u and B, ones and bias."""
-
-    @staticmethod
-    def forward(ctx, shaping, with_entropy, tile_bytes, targets, *sides: Tensor):
-        lefts, rights = halves(sides)
-        N, V, wide = len(targets), len(rights[0]), sum_dtype(lefts[0].dtype)
-        # nothing seen yet: the log of 0, but finite, because 0 * inf is NaN
-        log_z = lefts[0].new_full((N,), torch.finfo(wide).min, dtype=wide)
-        entropy, chosen = torch.zeros_like(log_z), torch.zeros_like(log_z)
-        height, width = tile_shape(N, V, tile_bytes // wide.itemsize // (1 + with_entropy))
-        for cols in blocks(V, width):
-            columns = take(lefts, rights, cols)
-            for rows in blocks(N, height):
-                tile = logits_tile(lefts, columns, shaping, rows)  # [R, C]
-                place, inside = locate(targets[rows], cols)
-                chosen[rows] += torch.where(inside, tile.gather(1, place), 0.0).squeeze(1)
-                merge_(log_z[rows], entropy[rows], *log_z_and_entropy_(tile, with_entropy))
-                del tile  # or it would live on while the next one is made
-        ctx.shaping, ctx.tile_bytes = shaping, tile_bytes
-        ctx.set_materialize_grads(False)  # an entropy in no loss then has gradient None, not 0
-        ctx.save_for_backward(targets, log_z, entropy, *sides)
-        return chosen - log_z, entropy if with_entropy else None
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_logp: Tensor | None, d_entropy: Tensor | None):
-        targets, log_z, entropy, *sides = ctx.saved_tensors
-        token = TokenGradient.of(ctx.shaping, targets, log_z, entropy, d_logp, d_entropy)
-        with torch.autocast(targets.device.type, enabled=False):
-            grads = backward_by_tiles(token, ctx.tile_bytes, sides, ctx.needs_input_grad[4:])
-        return None, None, None, None, *grads
-
-
-def backward_by_tiles(token: "TokenGradient", tile_bytes: int, sides, needed) -> list:
-    """The gradient of each side that needs one, in its own dtype.
-
-    The vocabulary is the outer loop: a slice of dW collects all N tokens in float32 and is then
-    written once, so that a bfloat16 dW needs no float32 [V, H] beside it. What is float32 for the
-    whole time is d_hidden, [N, H].
-    """
-    lefts, rights = halves(sides)
-    N, V, wide = len(lefts[0]), len(rights[0]), token.log_z.dtype
-    copies = token.copies(lefts[0].dtype)
-    height, width = tile_shape(N, V, tile_bytes // wide.itemsize // copies)
-    need_left, need_right = halves(needed)
-    d_lefts = [
-        torch.zeros_like(x, dtype=wide) if n else None
-        for x, n in zip(lefts, need_left, strict=True)
-    ]
-    d_rights = [torch.empty_like(x) if n else None for x, n in zip(rights, need_right, strict=True)]
-    for cols in blocks(V, width):
-        columns = take(lefts, rights, cols)
-        sums = [None if d is None else zeros_for(d[cols], wide) for d in d_rights]  # [C, k]
-        for rows in blocks(N, height):
-            tile = logits_tile(lefts, columns, token.shaping, rows)  # [R, C]
-            tile = token.gradient_(tile, rows, cols)
-            for left, right, d_left, d_right in zip(lefts, columns, d_lefts, sums, strict=True):
-                if d_left is not None:
-                    multiply(tile, right, left.dtype, into=d_left[rows])
-                if d_right is not None:
-                    multiply(tile.T, left[rows], left.dtype, into=d_right)
-            del tile
-        for d_right, total in zip(d_rights, sums, strict=True):
-            if d_right is not None and d_right.dtype != wide:
-                d_right[cols] = total
-    d_lefts = [d if d is None else d.to(x.dtype) for d, x in zip(d_lefts, lefts, strict=True)]
-    return d_lefts + d_rights
-
-
-@dataclass(frozen=True)
-class TokenGradient:
-    """What turns a tile of logits into its gradient; the last four are [N, 1].
-
-    d product_v = p_v (base + by_logp log p_v) + 1[v = y] chosen, bent by a softcap
-    """
-
-    shaping: Shaping
-    targets: Tensor  # [N]
-    log_z: Tensor
-    chosen: Tensor
-    base: Tensor
-    by_logp: Tensor | None  # None where no loss uses the entropy: that saves a copy of the tile
-
-    @classmethod
-    def of(cls, shaping, targets, log_z, entropy, d_logp, d_entropy) -> "TokenGradient":
-        """From the gradients of logp and entropy, [N] or None, and the slope of the logits."""
-        log_z, entropy = log_z[:, None], entropy[:, None]
-        chosen = torch.zeros_like(log_z) if d_logp is None else d_logp[:, None] * shaping.slope()
-        if d_entropy is None:
-            return cls(shaping, targets, log_z, chosen, -chosen, None)
-        by_logp = -d_entropy[:, None] * shaping.slope()
-        return cls(shaping, targets, log_z, chosen, by_logp * entropy - chosen, by_logp)
-
-    def copies(self, dtype: torch.dtype) -> int:
-        """How many arrays of a tile's size are alive at once (half precision: the rounded one)."""
-        return 1 + (self.by_logp is not None) + (self.shaping.softcap is not None) + (dtype in HALF)
-
-    def gradient_(self, tile: Tensor, rows: slice, cols: slice) -> Tensor:
-        """Logits [R, C] -> d loss / d product, in place."""
-        bend = self.shaping.bend(tile, rows)
-        logp = tile.sub_(self.log_z[rows])
-        if self.by_logp is None:
-            grad = logp.exp_().mul_(self.base[rows])
-        else:
-            p = logp.exp()
-            grad = logp.mul_(self.by_logp[rows]).add_(self.base[rows]).mul_(p)
-        place, inside = locate(self.targets[rows], cols)
-        grad.scatter_add_(1, place, torch.where(inside, self.chosen[rows], 0.0))
-        return grad if bend is None else grad.mul_(bend)
-
-
-def zeros_for(part: Tensor, wide: torch.dtype) -> Tensor:
-    """Zeros to sum this part of dW in: the part itself, or a wider copy to round from later."""
-    return part.zero_() if part.dtype == wide else torch.zeros_like(part, dtype=wide)
-
-
-def log_z_and_entropy_(tile: Tensor, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
-    """Of each row, [R], as if the tile were the whole vocabulary. The tile is used up.
-
-    Logits are taken from the row's largest, so that exp cannot overflow, and an offset that all
-    logits share leaves no trace in the entropy.
-    """
-    largest = tile.amax(1, keepdim=True)
-    tile.sub_(largest)
-    weights = tile.exp() if with_entropy else tile.exp_()
-    total = weights.sum(1)
-    log_total = total.log()
-    log_z = largest.squeeze(1) + log_total
-    return log_z, log_total - weights.mul_(tile).sum(1) / total if with_entropy else None
-
-
-def merge_(log_z: Tensor, entropy: Tensor, log_z_new: Tensor, entropy_new: Tensor | None) -> None:
-    """Add a part of the vocabulary to the parts seen so far, in place, all [R].
-
-    Parts with probabilities w_k and entropies H_k have together the entropy
-    sum_k w_k (H_k - log w_k) (Shannon 1948, section 6).
-    """
-    both = torch.logaddexp(log_z, log_z_new)
-    if entropy_new is not None:
-        seen, new = log_z - both, log_z_new - both  # log w_k
-        entropy.copy_(seen.exp() * (entropy - seen) + new.exp() * (entropy_new - new))
-    log_z.copy_(both)
-
-
-def tile_shape(N: int, V: int, elements: int) -> tuple[int, int]:
-    """(rows, columns) of at most so many elements (at least one), as square as N and V allow.
-
-    What else a step over a tile holds is (rows + columns) * H: smallest in a square.
-    """
-    elements = max(elements, 1)
-    rows = max(min(N, isqrt(elements)), 1)
-    cols = min(V, elements // rows)
-    return max(min(N, elements // cols), 1), cols
-
-
 def blocks(total: int, step: int) -> Iterator[slice]:
-    """Slices that cut 0..total into pieces of `step`; the last may be shorter."""
+    """Slices that cut 0..total into pieces of `step`, at least 1; the last may be shorter."""
+    step = max(step, 1)
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
-
-
-def halves(sides) -> tuple[list, list]:
-    """The left sides, then the right ones."""
-    return list(sides[: len(sides) // 2]), list(sides[len(sides) // 2 :])
-
-
-def take(lefts: list[Tensor], rights: list[Tensor], cols: slice) -> list[Tensor]:
-    """This part of the vocabulary, [C, k] each, in the dtype of what it is multiplied with."""
-    return [right[cols].to(left.dtype) for left, right in zip(lefts, rights, strict=True)]
-
-
-def logits_tile(
-    lefts: list[Tensor], columns: list[Tensor], shaping: Shaping, rows: slice
-) -> Tensor:
-    """Logits of these tokens over a part of the vocabulary, [R, C]."""
-    tile = None
-    for left, right in zip(lefts, columns, strict=True):
-        tile = multiply(left[rows], right.T, left.dtype, into=tile)
-    return shaping.tile_(tile, rows)
-
-
-def locate(targets: Tensor, cols: slice) -> tuple[Tensor, Tensor]:
-    """The targets' columns in this part of the vocabulary, and whether they lie there, [R, 1]."""
-    place, width = targets[:, None] - cols.start, cols.stop - cols.start
-    return place.clamp(0, width - 1), (place >= 0) & (place < width)
