@@ -285,7 +285,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int | None], str]] = {
         "train a model: rlkit train grpo|rloo|ppo, on sums, steps or gsm8k",
     ),
     "eval": (evaluate, "accuracy of a model on held-out prompts"),
-    "bench": (bench, "measure: rlkit bench train|learning"),
+    "bench": (bench, "measure: rlkit bench train|head|learning"),
     "course": (course, "build, open or reset the notebooks"),
 }
 """Command -> the function behind it and one line about it."""

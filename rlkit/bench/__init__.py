@@ -1,13 +1,14 @@
 """Measurements that anyone can repeat:
 
 rlkit bench train       one training step, side by side with TRL's
+rlkit bench head        the loss head beside TRL's, Liger's and torch's: time, memory, exactness
 rlkit bench learning    every algorithm, task and seed of the tiny preset, into data/curves
 """
 
 from collections.abc import Sequence
 from importlib import import_module
 
-BENCHES = ("train", "learning")
+BENCHES = ("train", "head", "learning")
 
 
 def main(argv: Sequence[str]) -> int | None:
