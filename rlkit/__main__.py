@@ -1,5 +1,6 @@
 """`python -m rlkit ...` is `rlkit ...`; torchrun starts it this way."""
 
 from rlkit.cli import main
+from rlkit.failure import leave_at_once
 
-raise SystemExit(main())
+leave_at_once(main())

@@ -3,6 +3,7 @@
 rlkit doctor
 rlkit train grpo --preset tiny --task sums --seed 1
 rlkit eval --model runs/grpo-sums-1 --task sums
+torchrun --nproc-per-node 4 -m rlkit train grpo --preset tiny
 """
 
 import os
@@ -14,6 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from rlkit.config import unknown
+from rlkit.failure import one_voice
+from rlkit.failure import report as report_failure
 
 EXPECTED = (ValueError, TypeError, OSError, FloatingPointError, RuntimeError, ImportError)
 """Errors whose message is meant for the person at the keyboard."""
@@ -65,10 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except EXPECTED as error:
-        print(f"rlkit: {error}", file=sys.stderr)
+        report_failure(error)
         return 2
     except KeyboardInterrupt:
-        print("rlkit: stopped", file=sys.stderr)
+        report_failure("stopped")
         return 130
 
 
@@ -104,6 +107,7 @@ def algorithms() -> dict[str, tuple[type, type]]:
 def train(argv: list[str]) -> None:
     """Trains, evaluates before and after, and says where the model is."""
     from rlkit.checkpoint import claim_folder, find_checkpoint
+    from rlkit.distributed import join, leave
 
     known = algorithms()
     if not argv or argv[0] not in known:
@@ -112,20 +116,32 @@ def train(argv: list[str]) -> None:
         print("usage: rlkit train grpo|rloo|ppo [flags]; rlkit train grpo --help explains them")
         return
     trainer_class, config_class = known[argv[0]]
-    run, args, resume = parse_training(argv, config_class)
+    with one_voice():
+        run, args, resume = parse_training(argv, config_class)
     if args.output_dir is None:
         args = replace(args, output_dir=f"runs/{args.name}-{run.task}-{args.seed}")
-    claim_folder(args.output_dir, resumes=resume is not None)
+    if join(args.ddp_timeout).main:
+        claim_folder(args.output_dir, resumes=resume is not None)
     if resume is not None:
         resume = str(find_checkpoint(resume))
     trainer = make_trainer(trainer_class, run, args)
     stop_on_interrupt(trainer)
-    print(f"{args.name} on {run.task} from {run.model}, {args.max_steps} steps, {where(trainer)}")
+    say(
+        trainer,
+        f"{args.name} on {run.task} from {run.model}, {args.max_steps} steps, {where(trainer)}",
+    )
     report("before", trainer)
     trainer.train(resume_from_checkpoint=resume)
-    print(f"model and log.csv in {args.output_dir}")
+    say(trainer, f"model and log.csv in {args.output_dir}")
     report("after", trainer)
-    print(f"eval accuracy {trainer.evaluate()['accuracy']:.3f}")
+    say(trainer, f"eval accuracy {trainer.evaluate()['accuracy']:.3f}")
+    leave()
+
+
+def say(trainer: Any, text: str) -> None:
+    """Prints, on one rank."""
+    if trainer.world.main:
+        print(text, flush=True)
 
 
 def parse_training(argv: list[str], config_class: type) -> tuple[Run, Any, str | None]:
@@ -208,7 +224,8 @@ def stop_on_interrupt(trainer: Any) -> None:
     """The first Ctrl-C ends training after its step and keeps the model; the second ends all."""
 
     def stop(number: int, frame: Any) -> None:
-        print("rlkit: stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
+        if trainer.world.main:
+            print("rlkit: stopping after this step; Ctrl-C again stops at once", file=sys.stderr)
         trainer.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -217,17 +234,18 @@ def stop_on_interrupt(trainer: Any) -> None:
 
 
 def where(trainer: Any) -> str:
-    """The device and the precision of a run."""
-    args = trainer.args
+    """The device, the precision and the ranks of a run."""
+    args, size = trainer.args, trainer.world.size
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "float32"
-    return f"{trainer.policy.device}, {precision}"
+    ranks = f", {size} ranks ({args.distributed})" if size > 1 else ""
+    return f"{trainer.policy.device}, {precision}{ranks}"
 
 
 def report(when: str, trainer: Any) -> None:
     """Accuracy on held-out prompts, greedy and sampled."""
     greedy = trainer.evaluate()["accuracy"]
     sampled = trainer.evaluate(greedy=False)["accuracy"]
-    print(f"{when:6} held-out accuracy: greedy {greedy:.3f}, sampled {sampled:.3f}")
+    say(trainer, f"{when:6} held-out accuracy: greedy {greedy:.3f}, sampled {sampled:.3f}")
 
 
 def evaluate(argv: list[str]) -> None:
@@ -257,11 +275,11 @@ def evaluate(argv: list[str]) -> None:
     run = Run(preset, flags.task, flags.model, eval_rows=flags.rows)
     trainer = make_trainer(rlkit.GRPOTrainer, run, args)
     greedy = trainer.evaluate()
-    print(f"sampled accuracy {trainer.evaluate(greedy=False)['accuracy']:.3f}")
+    say(trainer, f"sampled accuracy {trainer.evaluate(greedy=False)['accuracy']:.3f}")
     for name, value in greedy.items():
         if name != "accuracy" and len(greedy) > 2:
-            print(f"{name} {value:.3f}")
-    print(f"eval accuracy {greedy['accuracy']:.3f}")
+            say(trainer, f"{name} {value:.3f}")
+    say(trainer, f"eval accuracy {greedy['accuracy']:.3f}")
 
 
 def bench(argv: list[str]) -> int | None:

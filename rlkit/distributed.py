@@ -20,7 +20,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -101,34 +101,35 @@ class World:
         return {name: tuple(pair) for name, pair in zip(sorted(sums), flat, strict=True)}
 
     def gather_rollout(self, rollout: Rollout, pad_id: int) -> Rollout:
-        """The rollouts of all ranks as one, in their order. Each rank brings as many rows."""
+        """The rollouts of all ranks as one, in their order."""
         if self.size == 1:
             return rollout
-        sizes = self.gather((rollout.prompt_ids.size(1), rollout.completion_ids.size(1)))
-        width, length = (max(column) for column in zip(*sizes, strict=True))
+        shape = len(rollout), rollout.prompt_ids.size(1), rollout.completion_ids.size(1)
+        shapes = self.gather(shape)
+        rows, width, length = (max(column) for column in zip(*shapes, strict=True))
         whole = {}
-        for name in (f.name for f in fields(rollout)):
-            x = getattr(rollout, name)
+        for name, x in vars(rollout).items():
             if not isinstance(x, Tensor):
                 continue
             fill = pad_id if x.dtype == torch.int64 else 0
-            if name.startswith("prompt"):
-                x = padded(x, width, fill, left=True)
-            elif x.dim() == 2 and name != "rewards_per_func":
-                x = padded(x, length, fill, left=False)
+            if x.dim() == 2 and name != "rewards_per_func":
+                is_prompt = name.startswith("prompt")
+                x = padded(x, width if is_prompt else length, fill, left=is_prompt)
+            x = torch.cat([x, x[:1].expand(rows - len(x), *x.shape[1:])])
             parts = [torch.empty_like(x) for _ in range(self.size)]
-            dist.all_gather(parts, x.contiguous())
-            whole[name] = torch.cat(parts)
+            dist.all_gather(parts, x)
+            whole[name] = torch.cat([p[:n] for p, (n, *_) in zip(parts, shapes, strict=True)])
         return Rollout(**whole)
 
     def agree(self, facts: dict[str, Any]) -> None:
         """Raises ValueError, naming the first fact that is not the same on every rank."""
-        for rank, others in enumerate(self.gather(facts)):
-            for name, value in facts.items():
-                if others[name] != value:
+        first, *others = self.gather(facts)
+        for rank, theirs in enumerate(others, 1):
+            for name, value in first.items():
+                if theirs[name] != value:
                     raise ValueError(
-                        f"rank {self.rank} has {name}={value!r} but rank {rank} "
-                        f"{name}={others[name]!r}; start every rank alike"
+                        f"rank 0 has {name}={value!r} but rank {rank} has {theirs[name]!r}; start "
+                        "every rank alike"
                     )
 
     # --- models
@@ -174,6 +175,12 @@ def join(timeout: float) -> World:
     return World(dist.get_rank(), dist.get_world_size(), device)
 
 
+def leave() -> None:
+    """Ends the process group, if there is one: after the last thing that ranks do together."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def rows_of(rollout: Rollout, rows: Tensor) -> Rollout:
     """A micro-batch; for no rows one that has a row but not a token.
 
@@ -197,8 +204,9 @@ def shard(
 
     Every transformer layer is gathered when it is its turn; embeddings, the last norm and the head
     (tied or not) are the root's. The parts stay in the dtype they came in, and gradients are summed
-    in float32. Layers are gathered in amp_dtype, the one autocast would round their matrices to;
-    the root as it is, for autocast rounds neither embeddings nor the hidden states between layers.
+    in float32. Layers are gathered in amp_dtype, to which autocast would round their matrices (here
+    the weights of their norms are rounded too); the root as it is, for autocast rounds neither
+    embeddings nor the hidden states between layers.
     reshard_after_forward: free a layer after its forward pass and gather it again for the backward
         pass. False holds the whole model from one to the other.
     """
@@ -277,9 +285,14 @@ def whole_weights(policy: nn.Module) -> dict[str, Tensor] | None:
         return None
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    return get_model_state_dict(
+    whole = get_model_state_dict(
         policy.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
     )
+    names: dict[nn.Parameter, str] = {}
+    for name, parameter in policy.model.named_parameters(remove_duplicate=False):
+        if name in whole:  # tied weights stay one tensor, of which one is saved
+            whole[name] = whole[names.setdefault(parameter, name)]
+    return whole
 
 
 def fingerprint(args: Any, prompts: list[list[int]], models: Sequence[nn.Module]) -> dict[str, Any]:

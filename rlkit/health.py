@@ -104,6 +104,16 @@ def format_only(row: dict[str, Any], history: list[dict[str, Any]]) -> str | Non
     )
 
 
+def not_finite(result: dict[str, Any], fp16: bool, step: int, k: int, path: Path) -> str:
+    """The sentence that ends a run whose loss or gradient is not finite."""
+    cause = "ten overflows in a row" if fp16 else "the loss or a gradient"
+    return (
+        f"step {step}, update {k}: {cause} is not finite (loss {float(result['loss'])}, gradient "
+        f"norm {float(result['grad_norm'])}); the weights are those before this update, the batch "
+        f"is in {path}"
+    )
+
+
 def save_batch(batch: Rollout, folder: str | None, step: int) -> Path:
     """Writes a batch that broke the run as safetensors; returns the file."""
     from safetensors.torch import save_file

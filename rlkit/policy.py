@@ -394,7 +394,8 @@ def completion_states(backbone: Backbone, rollout: Rollout) -> Tensor:
 
 def on_tokens(x: Tensor, rollout: Rollout) -> Tensor:
     """[N] of the valid tokens -> [B, T], 0 elsewhere."""
-    return into_rows(x, rollout.index, rollout.mask.shape)
+    # a copy, for what FSDP2's units return should be no view
+    return into_rows(x, rollout.index, rollout.mask.shape).clone()
 
 
 def value_head(weight: Tensor) -> nn.Linear:

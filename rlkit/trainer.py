@@ -20,14 +20,7 @@ from torch import Tensor, nn
 from rlkit import health, prompts
 from rlkit.checkpoint import claim_folder, load_checkpoint, save_checkpoint
 from rlkit.config import TrainConfig
-from rlkit.distributed import (
-    fingerprint,
-    gathered,
-    join,
-    release,
-    rows_of,
-    whole_weights,
-)
+from rlkit.distributed import fingerprint, gathered, join, release, rows_of, units, whole_weights
 from rlkit.logs import Log, average, describe, kl_of, summarise
 from rlkit.objectives import Totals
 from rlkit.optim import Optimizer
@@ -161,6 +154,12 @@ class Trainer(ABC):
         those before that update. Raises ValueError if output_dir cannot be written, or holds
         checkpoints of another run.
         """
+        if units(self.policy) and (resume_from_checkpoint or self.args.save_steps):
+            raise ValueError(
+                f"save_steps={self.args.save_steps}, resume_from_checkpoint="
+                f"{resume_from_checkpoint!r}: with distributed='fsdp' no rank holds what a "
+                "checkpoint needs; use distributed='ddp', or neither"
+            )
         if self.world.main:
             claim_folder(self.args.output_dir, bool(resume_from_checkpoint or self.history))
         if resume_from_checkpoint is not None:
@@ -172,7 +171,8 @@ class Trainer(ABC):
                 log.write(row, self.completions)
                 for callback in self.callbacks:
                     callback(row)
-                if self.args.save_steps and row["step"] % self.args.save_steps == 0:
+                every = self.args.save_steps
+                if every and row["step"] % every == 0 and self.world.main:
                     save_checkpoint(self, row["step"])
                 if self.world.any(self._stop):
                     # cleared here and not at the start, so that no wish is lost that came early
@@ -379,21 +379,13 @@ class Trainer(ABC):
         return self.policy(micro_batch, self.objective, totals, entropy_threshold=threshold)
 
     def _check_finite(self, result: dict[str, Any], batch: Rollout, step: int, k: int) -> None:
-        if bool(result["finite"]):
-            self._overflows = 0
-            return
-        self._overflows += 1
-        if self.args.fp16 and self._overflows < 10:
+        self._overflows = 0 if bool(result["finite"]) else self._overflows + 1
+        if self._overflows < (10 if self.args.fp16 else 1):
             return
         folder = self.args.output_dir
         path = health.save_batch(batch, folder, step + 1) if self.world.main else None
         path = self.world.gather(path)[0]
-        cause = "ten overflows in a row" if self.args.fp16 else "the loss or a gradient"
-        raise FloatingPointError(
-            f"step {step + 1}, update {k}: {cause} is not finite (loss {float(result['loss'])}, "
-            f"gradient norm {float(result['grad_norm'])}); the weights are those before this "
-            f"update, the batch is in {path}"
-        )
+        raise FloatingPointError(health.not_finite(result, self.args.fp16, step + 1, k, path))
 
     # --- using the model
 

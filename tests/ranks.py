@@ -61,7 +61,7 @@ def finish(processes: list[subprocess.Popen], timeout: float) -> None:
 
 def found(out: Path, name: str, ranks: int) -> list:
     """What each rank found in a case."""
-    return [torch.load(out / f"{name}.{ranks}.{rank}.pt") for rank in range(ranks)]
+    return [torch.load(out / f"{slug(name)}.{ranks}.{rank}.pt") for rank in range(ranks)]
 
 
 # --- a rank's side
@@ -71,9 +71,13 @@ def main(out: str, names: list[str]) -> None:
     torch.set_num_threads(1)
     rank, size = (os.environ[key] for key in ("RANK", "WORLD_SIZE"))
     for name in names:
-        function, *arguments = name.split("/")
+        function, *arguments = name.split(":")
         result = CASES[function](*arguments)
-        torch.save(result, Path(out) / f"{name.replace('/', '-')}.{size}.{rank}.pt")
+        torch.save(result, Path(out) / f"{slug(name)}.{size}.{rank}.pt")
+
+
+def slug(name):
+    return name.replace(":", "-").replace("/", "-")
 
 
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in (1, 12, 345) for b in (7, 89)]
@@ -87,7 +91,15 @@ def first_digit(prompts, completions, trainer_state, **kwargs):
     return rewards
 
 
-def make(algorithm, kind="qwen3", lora=False, seed=1, rows=ROWS, reward=first_digit, **settings):
+def make(
+    algorithm,
+    kind="qwen3",
+    lora=False,
+    rows=ROWS,
+    reward=first_digit,
+    model_seed=0,
+    **settings,
+):
     """A trainer of 16 completions a step, on however many ranks there are."""
     import models
 
@@ -105,16 +117,18 @@ def make(algorithm, kind="qwen3", lora=False, seed=1, rows=ROWS, reward=first_di
         adam_epsilon=1e-3,
         max_steps=20,
         disable_tqdm=True,
-        seed=seed,
+        seed=1,
         tile_bytes=1024,
     )
+    if algorithm == "ppo":
+        sizes["num_iterations"] = 2
     peft_config = None
     if lora:
         import peft
 
         peft_config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     return trainer_class(
-        models.model(kind),
+        models.model(kind, model_seed),
         reward,
         config_class(**(sizes | settings)),
         rows,
@@ -141,30 +155,270 @@ SETTINGS = {
     "beta": dict(beta=0.1),
     "reuse": dict(num_iterations=2),
     "untied": dict(kind="llama"),
+    "short": dict(max_steps=6),
+    "checkpointing": dict(gradient_checkpointing=True),
+    "quantile": dict(top_entropy_quantile=0.5, entropy_coef=0.01),
+    "shared": dict(value_model="shared", whiten_rewards=True),
+    "batch": dict(scale_rewards="batch", loss_type="bnpo"),
+    "truncated": dict(mask_truncated_completions=True),
+    "prefix": dict(share_prefix=True),
+    "minibatches": {},
 }
 
 
 @case
 def train(algorithm, head, *words):
-    """Twenty steps."""
+    """Twenty steps, or what the words say."""
     settings = {}
     for word in words:
         settings |= SETTINGS[word]
+    if "minibatches" in words:
+        ranks = int(os.environ["WORLD_SIZE"])
+        settings |= dict(per_device_train_batch_size=8 // ranks, steps_per_generation=2)
     trainer = make(algorithm, head=head, **settings)
     history = trainer.train()
-    timeless = [{k: v for k, v in row.items() if "seconds" not in k} for row in history]
     return dict(
         weights=weights(trainer),
-        history=timeless,
+        history=[{k: v for k, v in row.items() if "seconds" not in k} for row in history],
         seconds=[row["seconds"] for row in history],
         accuracy=trainer.evaluate(),
     )
 
 
+@case
+def evaluate():
+    """Held-out prompts that do not divide, and fewer than there are ranks."""
+    trainer = make("grpo", learning_rate=0.0, max_steps=1, reward=last_digit)
+    found = [trainer.evaluate(), trainer.evaluate(greedy=False)]
+    trainer.eval_prompts.rows, trainer.eval_prompts.ids = (
+        trainer.eval_prompts.rows[:1],
+        trainer.eval_prompts.ids[:1],
+    )
+    return [*found, trainer.evaluate(), trainer.complete(["1+1=", "12+1=", "3+4="])]
+
+
+def last_digit(completions, log_metric, **kwargs):
+    log_metric("longest", max(map(len, completions)))
+    return [float(c[-1:] in "24680") for c in completions]
+
+
+@case
+def head_units():
+    """The largest error of a gradient where the head lies in the root unit, and elsewhere."""
+    import models
+    from torch.distributed.fsdp import fully_shard
+
+    from rlkit.distributed import join, rows_of
+    from rlkit.objectives import GRPO, Totals
+    from rlkit.policy import Policy
+
+    world, batch, found = join(60), random_batch(), {}
+    totals, mine = Totals.of(batch.mask), torch.arange(8).split([7, 1])[world.rank]
+    for mode in ("full", "chunked", "fused"):
+        for place in ("root", "tied", "own unit", "with the norm"):
+            kind = "qwen3" if place == "tied" else "llama"
+            one, many = (Policy(models.model(kind), head=mode, tile_bytes=1024) for _ in range(2))
+            one(batch.rows(slice(None)), GRPO(), totals)[0].backward()
+            if place == "own unit":
+                fully_shard(many.head)
+            if place == "with the norm":
+                fully_shard([many.model.model.norm, many.head])
+            fully_shard(many)
+            for unit in (m for m in many.modules() if hasattr(m, "set_gradient_divide_factor")):
+                unit.set_gradient_divide_factor(1.0)
+                unit.set_force_sum_reduction_for_comms(True)
+            many(rows_of(batch, mine), GRPO(), totals)[0].backward()
+            pairs = zip(one.parameters(), many.parameters(), strict=True)
+            found[mode, place] = max(float((a.grad - whole(b.grad)).abs().max()) for a, b in pairs)
+    return found
+
+
+@case
+def half():
+    """Errors of a gradient in half precision, against float32: of one process, and of the ranks."""
+    from types import SimpleNamespace
+
+    import models
+
+    from rlkit.distributed import join, rows_of
+    from rlkit.objectives import GRPO, Totals
+    from rlkit.policy import Policy
+
+    world, batch, found = join(60), random_batch(), {}
+    totals, mine = Totals.of(batch.mask), torch.arange(8).split([5, 3])[world.rank]
+    rows = {"one": torch.arange(8), "fsdp": mine, "ddp": mine}
+    for dtype in (None, torch.bfloat16, torch.float16):
+        for how in rows:
+            policy = Policy(models.model("llama"), amp_dtype=dtype)
+            for parameter in policy.parameters():
+                if parameter.dim() == 1:  # of a norm: all 1, which no dtype rounds
+                    parameter.data *= torch.linspace(0.7, 1.3, len(parameter))
+            kind = dict(bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16)
+            if how != "one":
+                where = SimpleNamespace(distributed=how, reshard_after_forward=True, **kind)
+                world.place(policy, where)
+            policy(rows_of(batch, rows[how]), GRPO(), totals)[0].backward()
+            grads = torch.cat([whole(p.grad).flatten() for p in policy.parameters()])
+            exact = grads if dtype is None and how == "one" else exact  # noqa: F821
+            found[str(dtype), how] = float((grads - exact).norm() / exact.norm())
+    return found
+
+
+def random_batch():
+    """Eight rows of one to six tokens."""
+    from rlkit.rollout import Rollout
+
+    generator = torch.Generator().manual_seed(0)
+    prompt, completion = (torch.randint(2, 12, (8, n), generator=generator) for n in (4, 6))
+    lengths = torch.randint(1, 7, (8, 1), generator=generator)
+    return Rollout(
+        prompt_ids=prompt,
+        prompt_mask=torch.ones_like(prompt, dtype=torch.bool),
+        completion_ids=completion,
+        mask=torch.arange(6) < lengths,
+        finished=torch.ones(8, dtype=torch.bool),
+        advantages=torch.randn(8, generator=generator),
+    )
+
+
+@case
+def alone():
+    """A rank decodes as often as it likes inside `gathered`, and training goes on as before."""
+    from rlkit.distributed import gathered
+
+    trainer = make("grpo", max_steps=2)
+    ids, mask = trainer.prompts.batch([0], trainer.policy.device)
+    with gathered(trainer.policy), torch.no_grad():
+        for _ in range(1 + 3 * trainer.world.rank):
+            positions = torch.arange(ids.size(1))[None]
+            trainer.policy.decode(ids, mask, positions, trainer.policy.new_cache())
+    trainer.train()
+    return weights(trainer)
+
+
+@case
+def stop():
+    """The last rank is asked to stop after its second step."""
+    trainer = make("grpo", max_steps=5)
+    last = trainer.world.rank + 1 == trainer.world.size
+    trainer.callbacks.append(lambda row: trainer.stop() if last and row["step"] == 2 else None)
+    return len(trainer.train())
+
+
+@case
+def not_finite(out):
+    """The last rank's loss is NaN in the second step."""
+    trainer = make("grpo", output_dir=f"{out}-{os.environ['RANK']}")
+    poison(trainer, lambda loss: loss * float("nan"))
+    kept = []
+    trainer.callbacks.append(lambda row: kept.append(weights(trainer)))
+    try:
+        trainer.train()
+    except FloatingPointError as error:
+        return dict(error=str(error), before=kept[0], after=weights(trainer))
+
+
+@case
+def overflow():
+    """The last rank's gradient overflows in the second step."""
+    trainer = make("grpo", fp16=True, max_steps=3)
+    poison(trainer, lambda loss: loss * 1e38)
+    kept = []
+    trainer.callbacks.append(lambda row: kept.append(weights(trainer)))
+    history = trainer.train()
+    scale = trainer.optimizer.scaler.get_scale()
+    return dict(overflows=[row["overflows"] for row in history], kept=kept, scale=scale)
+
+
+def poison(trainer, change):
+    """Changes the loss of the last rank in the second step."""
+    honest = trainer.loss
+
+    def loss(*args):
+        value, sums = honest(*args)
+        last = trainer.world.rank + 1 == trainer.world.size
+        return change(value) if last and len(trainer.history) == 1 else value, sums
+
+    trainer.loss = loss
+
+
+@case
+def files(out, *words):
+    """What a run leaves behind, each rank in a folder of its own."""
+    settings = dict(output_dir=f"{out}-{os.environ['RANK']}", max_steps=2)
+    for word in words:
+        settings |= SETTINGS[word]
+    trainer = make("grpo", **settings)
+    trainer.train()
+    return weights(trainer)
+
+
+@case
+def checkpoint(out):
+    """DDP: a run in one go, and one that is stopped and taken up again."""
+    settings = dict(distributed="ddp", max_steps=4, save_steps=2)
+    straight = make("grpo", output_dir=f"{out}/straight", **settings)
+    straight.train()
+    stopped = make("grpo", output_dir=f"{out}/stopped", **settings)
+    stopped.callbacks.append(lambda row: stopped.stop() if row["step"] == 2 else None)
+    stopped.train()
+    resumed = make("grpo", output_dir=f"{out}/stopped", **settings)
+    resumed.train(resume_from_checkpoint=f"{out}/stopped")
+    return weights(straight), weights(resumed)
+
+
+@case
+def refused():
+    """What is said where ranks do not fit together, or a checkpoint would hold half a model."""
+    rank, said = int(os.environ["RANK"]), []
+    for trouble in (
+        lambda: make("grpo", seed=rank),
+        lambda: make("grpo", rows=ROWS[rank:]),
+        lambda: make("grpo", model_seed=rank),
+        lambda: make("grpo", save_steps=1, output_dir="nowhere").train(),
+        lambda: make("grpo", per_device_train_batch_size=6),
+    ):
+        try:
+            trouble()
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+@case
+def fail(how):
+    """The last rank ends badly in the second step, through the command line."""
+    import signal
+    import time
+
+    import rlkit.cli
+
+    last = os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1)
+
+    def reward(completions, trainer_state, **kwargs):
+        if last and trainer_state.global_step == 1:
+            if how.startswith("raises"):
+                raise ValueError("no such answer")
+            if how == "is killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+        return [0.0] * len(completions)
+
+    rlkit.cli.reward_funcs = lambda task: [reward]
+    flags = "--max-steps 3 --eval-rows 4 --per-device-train-batch-size 8 --ddp-timeout 4"
+    where = ["--output-dir", os.environ["RLKIT_TEST_OUT"], "--disable-tqdm"]
+    sys.exit(rlkit.cli.main(["train", "grpo", *flags.split(), *where]))
+
+
 if __name__ == "__main__":
+    code = 1
     try:
         main(sys.argv[1], sys.argv[2:])
+        code = 0
+    except SystemExit as error:
+        code = error.code
     except Exception:
         traceback.print_exc()
-        sys.stdout.flush()
-        os._exit(1)  # without waiting for ranks that wait for this one
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a failed rank waits for no other
