@@ -1,11 +1,15 @@
 """TRL's trainers give the same with rlkit's head as with their own, from far fewer logits."""
 
 import copy
+import os
+import socket
+from datetime import timedelta
 
 import dispatch
 import models
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from rlkit.head import Head
@@ -335,6 +339,69 @@ def test_switched_off_after_training_trl_scores_again(folder, tmp_path):
     torch.testing.assert_close(before, after, rtol=0, atol=0.1)
 
 
+# ---- on two ranks ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_ranks_train_alike_under_ddp_and_shard_the_head(folder, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(on_a_rank, (port, folder, tmp_path), nprocs=2)
+    found = torch.load(tmp_path / "found.pt")
+    assert found["wrapped"] == "DistributedDataParallel"
+    assert found["weights"] < 1e-5 < 1e-3 < found["moved"]
+    assert found["switched, then sharded"] < 1e-5 and found["sharded, then switched"] < 1e-5
+
+
+def on_a_rank(rank, port, folder, tmp_path):
+    """The largest differences of weights after DDP's steps, and of FSDP2's gradients (relative)."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    ours, theirs, before = train_both(folder, tmp_path, beta=0.2)
+    weights, expected = ours.model.state_dict(), theirs.model.state_dict()
+    found = dict(
+        wrapped=type(ours.model_wrapped).__name__,
+        weights=max(float((weights[k] - expected[k]).abs().max()) for k in weights),
+        moved=max(float((weights[k] - before[k]).abs().max()) for k in weights),
+    )
+    whole = gradients(make(load(folder), tmp_path), slice(0, 4))
+    for order in ("switched, then sharded", "sharded, then switched"):
+        trainer = make(load(folder), tmp_path)
+        if order.startswith("switched"):
+            shard(use_rlkit_head(trainer).model)
+        else:
+            shard(trainer.model)  # as TRL does with a reference model
+            use_rlkit_head(trainer)
+        mine = gradients(trainer, slice(2 * rank, 2 * rank + 2))
+        pairs = ((whole[k], 2 * mine[k].full_tensor()) for k in whole)  # FSDP took the mean
+        found[order] = max(float((a - b).abs().max() / a.abs().max()) for a, b in pairs)
+    if rank == 0:
+        torch.save(found, tmp_path / "found.pt")
+    dist.destroy_process_group()
+
+
+def shard(model):
+    """The layers are units of their own, the tied head lies in the root."""
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def gradients(trainer, rows):
+    """Of a sum over these of four rows."""
+    ids = torch.randint(2, 15, (4, 9), generator=torch.Generator().manual_seed(0))[rows]
+    logp, entropy, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, ids, torch.ones_like(ids), logits_to_keep=6, compute_entropy=True
+    )
+    (logp.sum() + entropy.square().sum()).backward()
+    return {name: p.grad for name, p in trainer.model.named_parameters()}
+
+
 # ---- refused -----------------------------------------------------------------------------------
 
 
@@ -379,6 +446,12 @@ def test_a_model_that_reads_images_is_refused(folder, tmp_path):
     text_config = copy.deepcopy(trainer.model.config)
     trainer.model.config.get_text_config = lambda *args, **kwargs: text_config
     refused(trainer, "Qwen3ForCausalLM", "text")
+
+
+def test_a_model_without_a_backbone_of_its_own_is_refused(folder, tmp_path):
+    trainer = make(load(folder), tmp_path)
+    trainer.model.base_model_prefix = ""
+    refused(trainer, "Qwen3ForCausalLM", "backbone")
 
 
 def test_an_output_head_that_is_no_plain_linear_layer_is_refused(folder, tmp_path):

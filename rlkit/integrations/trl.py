@@ -51,10 +51,10 @@ def use_rlkit_head(
 ) -> Trainer:
     """The same trainer; its policy and its reference model now score through rlkit's Head.
 
-    trainer: a trl.GRPOTrainer or trl.RLOOTrainer, best before train(). Adapters (PEFT) are
-        welcome, except on the output head; without their adapters they are the reference.
+    trainer: a trl.GRPOTrainer or trl.RLOOTrainer, best before train(). With or without adapters
+        (PEFT); TRL itself refuses LoRA on the output head.
     mode, tile_bytes: as for token_logps. "full" makes all logits of the completions at once.
-    A second call only replaces these two.
+    A second call only replaces these two; use_trl_head takes everything back.
     Raises ValueError, in one sentence and with nothing changed, for what this head cannot score;
     TypeError for another kind of trainer; ImportError without trl.
     """
@@ -103,6 +103,7 @@ class Switch:
     model: nn.Module
     heads: list[nn.Linear]
     forward_before: Callable
+    forward: Callable | None = None
     on: bool = False
 
     def turn_on(self, temperature: float, entropy: bool, **options: Any) -> None:
@@ -149,9 +150,8 @@ def token_scores(
     labels: [B, S], -100 where no score is wanted. The rest goes to the backbone as it is.
     One read of the device a call: how many labels there are.
     """
-    from trl.trainer.utils import FusedCausalLMOutput
-
-    hidden = model.base_model(*args, **kwargs, use_cache=False).last_hidden_state  # [B, S, H]
+    kwargs["use_cache"] = False
+    hidden = model.base_model(*args, **kwargs).last_hidden_state  # [B, S, H]
     # the state at s predicts token s + 1; the last one predicts nothing
     labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)  # [B, S]
     index = (labels.flatten() != IGNORED).nonzero().squeeze(1)  # [N]
@@ -162,8 +162,10 @@ def token_scores(
         entropy=entropy,
     )
     rows = [x if x is None else into_rows(x, index, labels.shape) for x in (logp, entropies)]
-    logp, entropies = (x if x is None else x[:, :-1] for x in rows)
-    return FusedCausalLMOutput(log_probs=logp, entropy=entropies)
+    # copied, because FSDP2 warns of views that leave a forward
+    logp, entropies = (x if x is None else x[:, :-1].clone() for x in rows)
+    output = require("trl.trainer.utils", "use_rlkit_head").FusedCausalLMOutput
+    return output(log_probs=logp, entropy=entropies)
 
 
 def become_head(linear: nn.Linear, **options: Any) -> None:
@@ -245,8 +247,10 @@ def check_trainer(trainer: Any) -> None:
 
 def asks_for_scores(trainer: type) -> bool:
     """Whether this trainer's method for log-probs makes the call that token_scores answers."""
-    method = getattr(trainer, "_get_per_token_logps_and_entropies", None)
-    return method is not None and "fused_lm_head=True" in inspect.getsource(method)
+    try:
+        return "fused_lm_head=True" in inspect.getsource(trainer._get_per_token_logps_and_entropies)
+    except (AttributeError, OSError):  # there is no such method, or no source of it
+        return False
 
 
 def check_model(model: nn.Module) -> None:
@@ -257,6 +261,8 @@ def check_model(model: nn.Module) -> None:
             f"{kind} reads more than text, and rlkit's head scores models of text alone; "
             "use a text-only checkpoint"
         )
+    if model.base_model is model:
+        raise ValueError(f"{kind} has no backbone that can be called without its output head")
     linears(model.get_output_embeddings())
     product, each = torch.linspace(-40, 40, 8, dtype=torch.float32), torch.arange(8)
     theirs = logits_from(model, product).log_softmax(-1)
