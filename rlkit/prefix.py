@@ -10,14 +10,15 @@ G. The first token of each is predicted by the prompt's last state; the last tok
 nothing and is left out.
 
 What a shared row costs is attention: every token is compared with every place of its row, also with
-the other completions, which the mask then hides. So a row holds as many completions as make the
-whole cheapest (`cost`), perhaps only some of those of its prompt, perhaps one: then rows stay
-separate. Everything here runs on the host while a micro-batch is made; the step only uses it.
+the other completions, which the mask then hides. So rows are as long as makes the whole cheapest
+(`cost`): a prompt may have several, each with some of its completions, or one for each, and then
+rows stay separate. Everything here runs on the host while a micro-batch is made; the step only uses
+what comes out.
 
 Left out on purpose: kernels that skip the hidden blocks, rows of several prompts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -103,15 +104,18 @@ def share_rows(
     )
     lengths = mask.sum(1)
     alive = lengths.nonzero().squeeze(1)  # completions that have a token to score
-    prompts = numbered(prompt_ids[alive], prompt_mask[alive])
-    largest = int(prompts.bincount().max()) if len(alive) else 1
-    if largest == 1:
+    group = Completions(
+        numbered(prompt_ids[alive], prompt_mask[alive]),
+        prompt_mask.sum(1)[alive].tolist(),
+        (lengths[alive] - 1).tolist(),
+    )
+    if len(set(group.prompt)) == len(alive):
         return None
-    group = Completions(prompts, prompt_mask.sum(1)[alive], lengths[alive] - 1)
-    sizes = [largest]
-    while sizes[-1] > 2:
-        sizes.append(-(-sizes[-1] // 2))
-    best = min((arrange(group, n) for n in sizes), key=lambda rows: cost(rows.count, rows.width))
+    plans = [arrange(group, room) for room in widths(group)]
+    best = min(
+        (plan for plan in plans if plan.count < len(alive)),
+        key=lambda plan: cost(plan.count, plan.width),
+    )
     separate = cost(len(mask), prompt_mask.size(1) + mask.size(1) - 1)
     if not always and cost(best.count, best.width) >= separate:
         return None
@@ -119,76 +123,93 @@ def share_rows(
     return SharedRows(*(x.to(device) for x in shared))
 
 
-def numbered(prompt_ids: Tensor, prompt_mask: Tensor) -> Tensor:
-    """[n, P] -> [n], the same number for the same prompt: 0 for the first, and so on."""
+def numbered(prompt_ids: Tensor, prompt_mask: Tensor) -> list[int]:
+    """[n, P] -> n numbers, the same for the same prompt: 0 for the first, and so on."""
     numbers: dict[tuple[int, ...], int] = {}
     texts = torch.where(prompt_mask, prompt_ids, -1).tolist()
-    return torch.tensor([numbers.setdefault(tuple(text), len(numbers)) for text in texts])
+    return [numbers.setdefault(tuple(text), len(numbers)) for text in texts]
 
 
 class Completions(NamedTuple):
     """n completions, by what decides where they fit."""
 
-    prompt: Tensor
-    """[n] number of its prompt."""
-    prompt_length: Tensor
-    """[n] tokens of its prompt."""
-    fed: Tensor
-    """[n] tokens that predict another: all but the last."""
+    prompt: list[int]
+    """The number of its prompt."""
+    prompt_length: list[int]
+    """Tokens of its prompt."""
+    fed: list[int]
+    """Tokens that predict another: all but the last."""
 
 
-class Rows(NamedTuple):
+class Plan(NamedTuple):
     """Where each of n completions goes."""
 
     count: int
+    """Rows."""
     width: int
-    row: Tensor
-    """[n]"""
-    rank: Tensor
-    """[n] place among the completions of its row, from 0."""
-    start: Tensor
-    """[n] place of its first token."""
+    """Tokens of the longest."""
+    row: list[int]
+    rank: list[int]
+    """Its place among the completions of its row, from 0."""
+    start: list[int]
+    """The place of its first token."""
 
 
-def arrange(group: Completions, per_row: int) -> Rows:
-    """At most per_row completions to a row, all of one prompt."""
-    order = group.prompt.argsort(stable=True)
-    counts = group.prompt.bincount()
-    among = torch.arange(len(order)) - (counts.cumsum(0) - counts)[group.prompt[order]]
-    part = group.prompt[order] * len(order) + among // per_row
-    row, sizes = part.unique_consecutive(return_inverse=True, return_counts=True)[1:]
-    fed = group.fed[order].cumsum(0)
-    before = fed - group.fed[order]  # tokens of all completions that stand before this one
-    first = sizes.cumsum(0) - sizes  # [rows], the first completion of each
-    start = group.prompt_length[order] + before - before[first][row]
-    width = int((start + group.fed[order]).max())
-    back = order.argsort()
-    return Rows(len(sizes), width, row[back], (among % per_row)[back], start[back])
+def widths(group: Completions) -> Iterator[int]:
+    """Row lengths to try: the longest prompt with all its completions, with a half, a third, ..."""
+    tokens: dict[int, int] = {}
+    for prompt, fed in zip(group.prompt, group.fed, strict=True):
+        tokens[prompt] = tokens.get(prompt, 0) + fed
+    lengths = dict(zip(group.prompt, group.prompt_length, strict=True))
+    longest = max(tokens, key=lambda prompt: lengths[prompt] + tokens[prompt])
+    narrowest = max(map(sum, zip(group.prompt_length, group.fed, strict=True)))
+    parts = 1
+    while (width := lengths[longest] + -(-tokens[longest] // parts)) > narrowest:
+        yield width
+        parts += max(parts // 2, 1)
+    yield narrowest
 
 
-def fill(rows: Rows, group: Completions, prompt_ids: Tensor, completion_ids: Tensor) -> SharedRows:
+def arrange(group: Completions, room: int) -> Plan:
+    """Rows of one prompt and as many completions as fit: the longest first, each where it fits.
+
+    First fit, decreasing (Johnson 1973): completions of different lengths fill rows evenly.
+    """
+    row, rank, start = ([0] * len(group.fed) for _ in range(3))
+    used: list[int] = []  # tokens of each row
+    held: list[int] = []  # completions of each row
+    rows_of: dict[int, list[int]] = {}  # of each prompt
+    for i in sorted(range(len(row)), key=lambda i: -group.fed[i]):
+        rows = rows_of.setdefault(group.prompt[i], [])
+        r = next((r for r in rows if used[r] + group.fed[i] <= room), len(used))
+        if r == len(used):
+            rows.append(r), used.append(group.prompt_length[i]), held.append(0)
+        row[i], rank[i], start[i] = r, held[r], used[r]
+        used[r] += group.fed[i]
+        held[r] += 1
+    return Plan(len(used), max(used), row, rank, start)
+
+
+def fill(plan: Plan, group: Completions, prompt_ids: Tensor, completion_ids: Tensor) -> SharedRows:
     """The tokens of n completions, [n, P] and [n, T], in their rows."""
-    ids, positions, segments = (
-        torch.full((rows.count * rows.width,), x) for x in (0, 0, -1)
-    )  # [R * S]
-    begin = rows.row * rows.width  # [n], the flat place where its row begins
-    lead = torch.empty(rows.count, dtype=torch.int64)
-    lead[rows.row] = torch.arange(len(begin))  # [R], one completion of each row
-    padding = prompt_ids.size(1) - group.prompt_length
+    shape = plan.count, plan.width
+    ids, positions, segments = (torch.full((plan.count * plan.width,), x) for x in (0, 0, -1))
+    row, rank, start, length, fed = map(torch.tensor, (*plan[2:], *group[1:]))
+    begin = row * plan.width  # [n], the flat place where its row begins
 
-    of, t = counted(group.prompt_length[lead])
-    of = lead[of]
+    first = (rank == 0).nonzero().squeeze(1)  # [R], a completion of each row
+    of, t = counted(length[first])
+    of = first[of]
     at = begin[of] + t
-    ids[at], positions[at], segments[at] = prompt_ids[of, padding[of] + t], t, 0
+    ids[at], positions[at], segments[at] = prompt_ids[of, t - length[of]], t, 0
 
-    of, t = counted(group.fed)
-    at = (begin + rows.start)[of] + t
-    ids[at], positions[at] = completion_ids[of, t], group.prompt_length[of] + t
-    segments[at] = rows.rank[of] + 1
+    of, t = counted(fed)
+    at = begin[of] + start[of] + t
+    ids[at], positions[at], segments[at] = completion_ids[of, t], length[of] + t, rank[of] + 1
 
-    of, t = counted(group.fed + 1)
-    left = torch.where(t > 0, rows.start[of] + t, group.prompt_length[of]) - 1
-    shape = rows.count, rows.width
+    of, t = counted(fed + 1)
+    # the first is predicted by the prompt's end
+    left = torch.where(t > 0, start[of] + t, length[of]) - 1
     return SharedRows(
         ids.view(shape), positions.view(shape), segments.view(shape), begin[of] + left
     )

@@ -136,6 +136,16 @@ def test_a_prompt_is_read_once_and_last_tokens_not_at_all():
     assert (shared.segments > 0).sum() == (4 + 3 + 2 + 1) + 4 * 4
 
 
+def test_short_completions_share_a_row_where_long_ones_take_two():
+    """Four of 8 tokens and four of 1 (less the last): rows of 4 + 8 + 8, twice, and 5 + 4 x 1."""
+    batch = rollout([4] * 4 + [5] * 4, [9] * 4 + [2] * 4, width=9).rows(slice(None))
+    shared = share_rows(
+        batch.prompt_ids, batch.prompt_mask, batch.completion_ids, batch.mask, lambda r, w: r * w
+    )
+    assert shared.ids.shape == (3, 20)
+    assert sorted(shared.segments.amax(1).tolist()) == [2, 2, 4]
+
+
 @pytest.mark.parametrize("lengths", [[3, 4, 2], [0, 0, 0, 0]])
 def test_where_no_prompt_repeats_or_no_token_counts_rows_stay_separate(lengths):
     prompts = [2, 3, 4] if len(lengths) == 3 else [2, 2, 3, 3]

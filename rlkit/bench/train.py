@@ -19,7 +19,7 @@ from typing import Any, Literal
 from rlkit.optional import require
 
 WARM_UP = 2
-BAR = 0.85
+BAR = 0.55
 """The largest share of TRL's time that a step may take."""
 
 
