@@ -53,11 +53,12 @@ def decay(x):
 @triton.jit
 def to_logits(product, outer, INNER: tl.constexpr):
     """Scale, softcap and temperature; INNER None: no softcap."""
-    if INNER is None:
-        return product * outer
-    x = product * INNER
-    e = decay(x)
-    return tl.where(x < 0, e - 1, 1 - e) / (1 + e) * outer
+    z = product
+    if INNER is not None:
+        x = product * INNER
+        e = decay(x)
+        z = tl.where(x < 0, e - 1, 1 - e) / (1 + e)
+    return z * outer
 
 
 @triton.jit
@@ -100,18 +101,18 @@ def read_panel(
         shrink = tl.exp(largest - larger)
         if ENTROPY:
             weighted = shrink * (weighted + total * (largest - larger))
-            weighted += tl.sum(tl.where(e > 0, e * (z - larger), 0.0), 0)
+            weighted += tl.sum(e * tl.where(e > 0, z - larger, 0.0), 0)
         total = shrink * total + tl.sum(e, 0)
         largest = larger
     total = tl.where(total == 0, 1.0, total)  # nothing but -inf: as if the panel were not there
     target = tl.load(targets + row) - first
-    here = (target >= start) & (target < stop)
+    here = (target >= start) & (target < stop)  # if not, the logit of 0 is 0
     chosen = to_logits(tl.load(tile + target, mask=here, other=0.0), outer, INNER)
     scores += panel * R + row
     tl.store(scores, largest + tl.log(total))
     if ENTROPY:
         tl.store(scores + panels * R, tl.log(total) - weighted / total)
-    tl.store(scores + 2 * panels * R, tl.where(here, chosen, 0.0))
+    tl.store(scores + 2 * panels * R, chosen)
 
 
 @triton.jit

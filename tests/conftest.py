@@ -14,3 +14,9 @@ os.environ.update(
     # Triton warns once where this is not set
     TRITON_DEFAULT_FP_FUSION="1",
 )
+
+import torch  # noqa: E402  it heeds what is set above
+
+if not torch.cuda.is_available():
+    # Triton's kernels run on CPU tensors, if this is set before anything imports it
+    os.environ["TRITON_INTERPRET"] = "1"
