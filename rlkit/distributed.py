@@ -62,7 +62,8 @@ class World:
         about equal parts, cut between groups, so that a group is never split across ranks.
         size: rows of a micro-batch.
         """
-        starts = [i for i in range(1, len(rows)) if rows[i] // group != rows[i - 1] // group]
+        prompts = (rows // group).tolist()
+        starts = [i for i in range(1, len(rows)) if prompts[i] != prompts[i - 1]]
         starts = [0, *starts, len(rows)]
         ideal = [len(rows) * r // self.size for r in range(1, self.size)]
         shares = rows.tensor_split([next(s for s in starts if s >= i) for i in ideal])

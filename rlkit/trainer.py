@@ -273,7 +273,9 @@ class Trainer(ABC):
         world, group = self.world.over(len(picked)), len(rollout) // len(picked)
         mine = world.share(range(len(picked) * group))  # a part of whole groups
         rows = [picked[i // group] for i in mine]
-        ids = [rollout.completion_ids[i][rollout.mask[i]].tolist() for i in mine]
+        own = slice(mine.start, mine.stop)
+        completions_and_masks = zip(rollout.completion_ids[own], rollout.mask[own], strict=True)
+        ids = [tokens[mask].tolist() for tokens, mask in completions_and_masks]
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         questions = [prompts.rows[i]["prompt"] for i in rows]
         completions: list[Any] = texts

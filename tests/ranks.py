@@ -91,6 +91,12 @@ def first_digit(prompts, completions, trainer_state, **kwargs):
     return rewards
 
 
+def every_other(completions, trainer_state, **kwargs):
+    """Every other step has nothing to learn from: weights then move by momentum alone."""
+    alive = trainer_state.global_step % 2 == 0
+    return [float(alive and c[:1] in "24680") for c in completions]
+
+
 def make(
     algorithm,
     kind="qwen3",
@@ -117,6 +123,7 @@ def make(
         adam_epsilon=1e-3,
         max_steps=20,
         disable_tqdm=True,
+        ddp_timeout=120,
         seed=1,
         tile_bytes=1024,
     )
@@ -163,6 +170,8 @@ SETTINGS = {
     "truncated": dict(mask_truncated_completions=True),
     "prefix": dict(share_prefix=True),
     "minibatches": {},
+    "accumulate": {},
+    "dead": dict(reward=every_other),
 }
 
 
@@ -172,9 +181,10 @@ def train(algorithm, head, *words):
     settings = {}
     for word in words:
         settings |= SETTINGS[word]
-    if "minibatches" in words:
+    if "minibatches" in words or "accumulate" in words:
+        field = "steps_per_generation" if "minibatches" in words else "gradient_accumulation_steps"
         ranks = int(os.environ["WORLD_SIZE"])
-        settings |= dict(per_device_train_batch_size=8 // ranks, steps_per_generation=2)
+        settings |= {"per_device_train_batch_size": 8 // ranks, field: 2}
     trainer = make(algorithm, head=head, **settings)
     history = trainer.train()
     return dict(
@@ -294,6 +304,22 @@ def alone():
             trainer.policy.decode(ids, mask, positions, trainer.policy.new_cache())
     trainer.train()
     return weights(trainer)
+
+
+@case
+def parts():
+    """How many numbers this rank holds of each model and of AdamW's moments, and of how many."""
+    trainer = make("ppo", max_steps=1)
+    trainer.train()
+    held = {
+        name: list(module.parameters())
+        for name, module in vars(trainer).items()
+        if isinstance(module, torch.nn.Module)
+    }
+    state = trainer.optimizer.adamw.state
+    held["moments"] = [s[key] for s in state.values() for key in ("exp_avg", "exp_avg_sq")]
+    own = {name: sum(x.to_local().numel() for x in xs) for name, xs in held.items()}
+    return own, {name: sum(x.numel() for x in xs) for name, xs in held.items()}
 
 
 @case
