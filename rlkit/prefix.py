@@ -111,11 +111,7 @@ def share_rows(
     )
     if len(set(group.prompt)) == len(alive):
         return None
-    plans = [arrange(group, room) for room in widths(group)]
-    best = min(
-        (plan for plan in plans if plan.count < len(alive)),
-        key=lambda plan: cost(plan.count, plan.width),
-    )
+    best = cheapest(group, cost)
     separate = cost(len(mask), prompt_mask.size(1) + mask.size(1) - 1)
     if not always and cost(best.count, best.width) >= separate:
         return None
@@ -155,19 +151,37 @@ class Plan(NamedTuple):
     """The place of its first token."""
 
 
+def cheapest(group: Completions, cost: Callable[[int, int], float]) -> Plan:
+    """The rows to share, from one for each prompt to ever shorter ones.
+
+    Shorter rows repeat more prompts and hide less; the search ends where the first outweighs.
+    """
+    best = None
+    for room in widths(group):
+        plan = arrange(group, room)
+        if plan.count == len(group.fed):
+            break
+        if best is not None and cost(plan.count, plan.width) >= cost(best.count, best.width):
+            break
+        best = plan
+    return best
+
+
 def widths(group: Completions) -> Iterator[int]:
-    """Row lengths to try: the longest prompt with all its completions, with a half, a third, ..."""
-    tokens: dict[int, int] = {}
-    for prompt, fed in zip(group.prompt, group.fed, strict=True):
-        tokens[prompt] = tokens.get(prompt, 0) + fed
+    """Row lengths to try, in which the longest text fits as one row, two, three, four, six, ...
+
+    Whatever fits nowhere in k rows of length p + (sum of all + (k - 1) largest) / k has found each
+    filled too far for the sum (Graham 1966).
+    """
+    fed: dict[int, list[int]] = {}
+    for prompt, tokens in zip(group.prompt, group.fed, strict=True):
+        fed.setdefault(prompt, []).append(tokens)
     lengths = dict(zip(group.prompt, group.prompt_length, strict=True))
-    longest = max(tokens, key=lambda prompt: lengths[prompt] + tokens[prompt])
-    narrowest = max(map(sum, zip(group.prompt_length, group.fed, strict=True)))
-    parts = 1
-    while (width := lengths[longest] + -(-tokens[longest] // parts)) > narrowest:
-        yield width
+    longest = max(fed, key=lambda prompt: lengths[prompt] + sum(fed[prompt]))
+    total, largest, parts = sum(fed[longest]), max(fed[longest]), 1
+    while parts <= len(fed[longest]):
+        yield lengths[longest] + -(-(total + (parts - 1) * largest) // parts)
         parts += max(parts // 2, 1)
-    yield narrowest
 
 
 def arrange(group: Completions, room: int) -> Plan:
