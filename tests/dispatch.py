@@ -19,3 +19,17 @@ class Operations(TorchDispatchMode):
             left, right = args[-2:]
             self.multiplications += left.shape[0] * left.shape[1] * right.shape[1]
         return function(*args, **(kwargs or {}))
+
+
+def allocations(call):
+    """(peak, largest) bytes that `call` allocated, by the allocator's own events."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        call()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())]
+    alive = peak = 0
+    for size in sizes:
+        alive += size
+        peak = max(peak, alive)
+    return peak, max(sizes)

@@ -25,16 +25,15 @@ def way(request) -> dict:
     return WAYS[request.param]
 
 
-def device(backend: str | None) -> str:
-    """Where a backend works: Triton without a GPU in its interpreter (conftest.py)."""
-    return "cuda" if backend == "triton" and torch.cuda.is_available() else "cpu"
-
-
 def moved(values, backend: str | None):
-    """Tensors, or dicts of tensors and other things, to the backend's device."""
+    """Tensors, or dicts of tensors and other things, to where the backend works.
+
+    Triton takes a GPU if there is one, else its interpreter (conftest.py).
+    """
     if isinstance(values, dict):
         return {key: moved(value, backend) for key, value in values.items()}
-    return values.to(device(backend)) if isinstance(values, torch.Tensor) else values
+    elsewhere = backend == "triton" and torch.cuda.is_available()
+    return values.cuda() if elsewhere and isinstance(values, torch.Tensor) else values
 
 
 def double(values):
@@ -89,3 +88,26 @@ def random_inputs(N, V, H, dtype=torch.float64, seed=0, bias=False, rank=0):
         inputs |= {"u": normal(N, rank), "B": normal(V, rank)}
     targets = torch.randint(V, (N,), generator=generator)
     return inputs, targets, normal(N).double(), normal(N).double()
+
+
+def training_call(
+    N,
+    V,
+    H,
+    mode="chunked",
+    train=("hidden", "weight"),
+    entropy=True,
+    dtype=torch.float32,
+    **options,
+):
+    inputs, targets, d_logp, d_entropy = random_inputs(N, V, H, dtype)
+    for key in train:
+        inputs[key].requires_grad_()
+    d_logp, d_entropy = d_logp.float(), d_entropy.float()
+
+    def call():
+        out = token_logps(targets=targets, **inputs, mode=mode, entropy=entropy, **options)
+        loss = (out[0] * d_logp).sum()
+        (loss + (out[1] * d_entropy).sum() if entropy else loss).backward()
+
+    return call
