@@ -186,9 +186,11 @@ def train(algorithm, head, *words):
         ranks = int(os.environ["WORLD_SIZE"])
         settings |= {"per_device_train_batch_size": 8 // ranks, field: 2}
     trainer = make(algorithm, head=head, **settings)
-    history = trainer.train()
+    before = weights(trainer)
+    history, after = trainer.train(), weights(trainer)
     return dict(
-        weights=weights(trainer),
+        weights=after,
+        moved=max(float((after[name] - before[name]).abs().max()) for name in after),
         history=[{k: v for k, v in row.items() if "seconds" not in k} for row in history],
         seconds=[row["seconds"] for row in history],
         accuracy=trainer.evaluate(),

@@ -68,7 +68,7 @@ def distance(a, b):
 def compare(out, case, tolerance):
     (one,), two = ranks.found(out, case, 1), ranks.found(out, case, 2)
     assert two[0]["history"] == two[1]["history"] and distance(*(r["weights"] for r in two)) == 0
-    assert distance(one["weights"], two[0]["weights"]) < tolerance
+    assert distance(one["weights"], two[0]["weights"]) < tolerance < 1e-3 < one["moved"]
     assert len(one["history"]) == len(two[0]["history"])
     for expected, row in zip(one["history"], two[0]["history"], strict=True):
         assert row.keys() == expected.keys()

@@ -2,13 +2,14 @@
 
 import os
 
+import pytest
 import ranks
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlkit import failure
 from rlkit.distributed import World, join, rows_of, units
-from rlkit.failure import sentence
 
 
 def test_one_process_makes_no_group():
@@ -57,9 +58,30 @@ def test_a_plain_model_has_no_units():
 
 def test_errors_of_the_network_are_said_in_words():
     gone = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"
-    assert "killed, or out of memory" in sentence(RuntimeError(gone))
+    assert "killed, or out of memory" in failure.sentence(RuntimeError(gone))
     late = "Timed out waiting 5000ms for recv operation to complete"
-    assert sentence(RuntimeError(late)).startswith("waited 5 s (ddp_timeout)")
+    assert failure.sentence(RuntimeError(late)).startswith("waited 5 s (ddp_timeout)")
     nccl = "Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=9)"
-    assert sentence(RuntimeError(nccl)).startswith("waited 0.009 s (ddp_timeout)")
-    assert sentence(ValueError("plain")) == "plain" and "RANK" not in os.environ
+    assert failure.sentence(RuntimeError(nccl)).startswith("waited 0.009 s (ddp_timeout)")
+    assert failure.sentence(ValueError("plain")) == "plain" and "RANK" not in os.environ
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+def test_what_all_ranks_would_print_is_printed_by_the_first(speaks, monkeypatch, capsys):
+    monkeypatch.setattr(failure, "in_a_job", lambda: True)
+    monkeypatch.setattr(failure, "first_to_fail", lambda: speaks)
+    with pytest.raises(SystemExit), failure.one_voice():
+        print("usage")
+        raise SystemExit(2)
+    assert capsys.readouterr().err == ("usage\n" if speaks else "")
+    monkeypatch.setenv("RANK", "3")
+    failure.report(ValueError("no such answer"))
+    said = capsys.readouterr().err
+    assert said == ("rlkit: rank 3: no such answer\n" if speaks else "")
+
+
+def test_one_process_speaks_for_itself(capsys):
+    with failure.one_voice():
+        print("usage")
+    failure.report(ValueError("no such answer"))
+    assert capsys.readouterr() == ("usage\n", "rlkit: no such answer\n")
