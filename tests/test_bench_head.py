@@ -179,6 +179,7 @@ def test_full_logits_that_do_not_fit_are_left_out(monkeypatch):
         (["--tokens", "1100"], "tokens=1100 must be a multiple of 256; use 1024"),
         (["--tokens", "64", "63"], "tokens=63 must be a multiple of 4; use 64"),
         (["--repeats", "0"], "repeats=0 must be a number of at least 1"),
+        (["--out", "."], "out='.' is a folder; name a file in it"),
         (["--threads", "0"], "threads=0 must be a number of at least 1"),
     ],
 )

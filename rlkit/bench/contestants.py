@@ -154,20 +154,17 @@ def trains(loss: Callable[[Problem, GRPO], Tensor]) -> Callable[[Problem, GRPO],
     return run
 
 
-def products(problem: Problem) -> Contestant:
-    """What no head that trains its weight can do without, into memory that is there already."""
-    hidden, weight = problem.hidden.detach(), problem.weight.detach()
-    logits = hidden.new_empty(len(hidden), len(weight))
-    d_hidden = torch.empty_like(hidden)
-    d_weight = torch.empty_like(weight) if problem.weight.requires_grad else None
+def products(trains_weight: bool) -> Contestant:
+    """The products that no head can do without, each into new memory, as torch runs them."""
 
     def run(problem: Problem, objective: GRPO) -> None:
-        torch.mm(hidden, weight.T, out=logits)
-        torch.mm(logits, weight, out=d_hidden)
-        if d_weight is not None:
-            torch.mm(logits.T, hidden, out=d_weight)
+        hidden, weight = problem.hidden.detach(), problem.weight.detach()
+        logits = hidden @ weight.T
+        logits @ weight
+        if trains_weight:
+            logits.T @ hidden
 
-    return Contestant("products", f"{'two' if d_weight is None else 'three'} bare products", run)
+    return Contestant("products", f"{'three' if trains_weight else 'two'} bare products", run)
 
 
 def ours(device: torch.device) -> tuple[list[Contestant], list[str]]:

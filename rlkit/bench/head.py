@@ -89,6 +89,9 @@ def main(argv: list[str]) -> int:
     import tyro
 
     setting = Setting.of(tyro.cli(Flags, args=argv, prog="rlkit bench head"))
+    if (out := setting.flags.out) is not None:  # now, not after minutes of work
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.touch()
     torch.set_num_threads(setting.flags.threads)
     contestants, notes = gather(setting)
     print(setting.title(), flush=True)
@@ -98,8 +101,8 @@ def main(argv: list[str]) -> int:
         print("\n" + report.bar_lines(bars))
     for note in notes:
         print(note)
-    if setting.flags.out is not None:
-        write(setting, rows, setting.flags.out)
+    if out is not None:
+        write(setting, rows, out)
     mistaken = any(row.wrong and not row.is_peer for row in rows)
     return int(mistaken or (setting.has_bars and any(bar.holds is False for bar in bars)))
 
@@ -120,6 +123,8 @@ class Setting(NamedTuple):
         sizes = sorted(set(flags.tokens)) or [N]
         for size in sizes:
             completion_length(size)
+        if flags.out is not None and flags.out.is_dir():
+            raise ValueError(f"out={str(flags.out)!r} is a folder; name a file in it")
         if flags.dtype not in DTYPES:
             raise ValueError(unknown("dtype", flags.dtype, DTYPES))
         for name in ("repeats", "threads"):
@@ -157,10 +162,11 @@ class Setting(NamedTuple):
     def title(self) -> str:
         """What is measured on what."""
         sizes = ", ".join(f"{size:,}" for size in self.sizes)
+        lengths = ", ".join(map(str, sorted({completion_length(size) for size in self.sizes})))
         weight = "a frozen weight" if self.flags.frozen else "a weight that trains"
         return (
-            f"GRPO loss, forward and backward: V={self.V:,}, H={self.H:,}, N={sizes}, "
-            f"{self.flags.dtype}, {weight}\n"
+            f"GRPO loss, forward and backward, {self.flags.dtype}, {weight}\n"
+            f"V={self.V:,}, H={self.H:,}, N={sizes} in completions of {lengths}\n"
             f"{machine(self.device)}, threads: {torch.get_num_threads()}, "
             f"torch {torch.__version__}"
         )
@@ -258,7 +264,7 @@ def contest(
     for row in right:
         progress(f"memory of {row.contestant.name}")
         row.measure_peak(setting.device)
-    bare = Row(products(problem), problem)
+    bare = Row(products(not flags.frozen), problem)
     timed = [bare, *right]
     clear = [row.problem.clear for row in timed]
     times = interleaved([r.run for r in timed], clear, flags.repeats, setting.device, progress)
@@ -332,7 +338,6 @@ def progress(text: str) -> None:
 def write(setting: Setting, rows: list[Row], path: Path) -> None:
     """A line for each contestant: the setting first, then what was found."""
     lines = [line(setting, row) for row in rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()

@@ -134,7 +134,8 @@ def row(found: dict[str, Found], key: str, full: str, floor: int) -> str:
 def footnote(floor: int, gradients: int, bound: Any) -> str:
     """What the columns mean."""
     return (
-        f"time: median. peak: beyond the inputs. floor: gradients {gradients / MIB:,.1f} + tile "
+        f"time: median of the rounds; one round, of whoever is far slower than most.\n"
+        f"peak: beyond the inputs. floor: gradients {gradients / MIB:,.1f} + tile "
         f"{(floor - gradients) / MIB:,.1f} = {floor / MIB:,.1f} MiB.\n"
         f"errors: against full logits in float64, of gradients as a share of the largest entry;\n"
         f"more than {bound.logp:g}, {bound.loss:g} or {bound.gradient:g} is wrong and is not timed."
