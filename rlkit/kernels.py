@@ -4,7 +4,7 @@
     gradient    tile <- d loss / d tile, in place                the tile is read and written once
 
 A tile [R, C] holds the float32 products h W^T + b; scale, softcap and temperature are applied in
-registers. torch's passes over the same tile read and write it up to eight times, and at 0.6 MB of
+registers. torch's passes over the same tile read and write it several times each, and at 0.6 MB of
 logits a token that is what a head's time goes to, beside the products, which stay with cuBLAS.
 
 How the grid fills a GPU. A row may be long and rows few: 110 rows of 151,936 columns make a tile
@@ -15,7 +15,8 @@ put together by a second, small kernel, in a fixed order: without atomics result
 Products of half precision take their gradients in half precision, and `gradient` writes them so,
 into the memory of the tile itself: the numbers of a panel into the panel's first half. A block is
 half as wide when it is written as when it was read, so what a program writes lies left of what it
-has yet to read; only the first block overlaps with itself, which needs a barrier.
+has yet to read. Only the first block overlaps with itself, and threads are not in step: a barrier
+stands between the loads of a block and its stores.
 
 Two block sizes, chosen by the width of the tile, instead of autotuning: its trial runs would
 turn the tile into its gradient several times over, and cost the first step a second.
@@ -43,9 +44,9 @@ LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 
 @triton.jit
 def decay(x):
-    """e^(-2 |x|), from which tanh and its slope are made without overflow or cancellation.
+    """e^(-2 |x|), from which tanh and its slope are made without overflow.
 
-    Not from libdevice, which the interpreter lacks. The error of tanh is that of a number near 1.
+    Not by libdevice, which the interpreter lacks. The error of tanh is that of a number near 1.
     """
     return tl.exp(-2 * tl.abs(x))
 

@@ -57,17 +57,20 @@ class CompileOnly:
 
 
 def calls(all_of_them: bool):
-    """Arguments of the launchers: every dtype and flag, long and short rows, aligned and not."""
-    dtypes = [(torch.float32, x) for x in (torch.float32, torch.bfloat16, torch.float16)]
-    widths = (40_960,)
+    """Arguments of the launchers: every dtype and flag; long and short rows, aligned and not, and
+    one row, for Triton takes the number 1 for a constant."""
+    single, half = torch.float32, (torch.bfloat16, torch.float16)
+    dtypes, shapes = [(single, x) for x in (single, *half)], [(32, 40_960)]
     if all_of_them:
-        dtypes, widths = [*dtypes, (torch.float64, torch.float64)], (40_960, 40_961, 511)
-    for (wide, dtype), softcap, entropy, C in itertools.product(
-        dtypes, (None, 30.0), (False, True), widths
+        dtypes += [(torch.float64, torch.float64)]
+        shapes += [(32, 40_961), (32, 511), (1, 40_960), (1, 1)]
+    for (wide, dtype), shape, softcap, entropy in itertools.product(
+        dtypes, shapes, (None, 30.0), (False, True)
     ):
-        alike = all_of_them or (softcap is None) != entropy  # all flags, or none
-        if alike and (wide == torch.float32 or C == widths[0]):
-            yield wide, dtype, softcap, entropy, C
+        plain = (softcap is None) != entropy and dtype not in half  # all flags, or none
+        alike = plain if shape[0] == 1 else all_of_them or (softcap is None) != entropy
+        if alike and (wide == single or shape == shapes[0]):
+            yield wide, dtype, softcap, entropy, *shape
 
 
 def build(target: GPUTarget, all_of_them: bool) -> list:
@@ -77,8 +80,7 @@ def build(target: GPUTarget, all_of_them: bool) -> list:
     originals = {name: getattr(kernels, name) for name in KERNELS}
     for name, kernel in originals.items():
         setattr(kernels, name, CompileOnly(kernel, built))
-    R = 32
-    for wide, dtype, softcap, entropy, C in calls(all_of_them):
+    for wide, dtype, softcap, entropy, R, C in calls(all_of_them):
         tile, targets = torch.empty(R, C, dtype=wide), torch.zeros(R, dtype=torch.int64)
         per_row = torch.ones(R, 1) if entropy else 1.0
         shaping, scores = Shaping(1.0, softcap, per_row), Scores.unseen(R, tile)

@@ -74,7 +74,7 @@ def gradient(backend, tile, targets, shaping, d_logp, d_entropy, dtype, first=0,
 # ---- against torch -------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     R=st.integers(1, 5),
     C=st.integers(1, 50),
@@ -333,11 +333,13 @@ def binaries(tmp_path_factory):
 KERNELS = {"read_panel", "merge_panels", "differentiate_panel"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [75, 80, 86, 89, 90, 100, 120, "gfx942"])
 def test_every_kernel_compiles_for(arch, binaries):
     assert {b["kernel"] for b in binaries if b["arch"] == arch} == KERNELS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 90])
 def test_nothing_spills(arch, binaries):
     """In every dtype, flag and width that a launcher can ask for."""
@@ -348,6 +350,7 @@ def test_nothing_spills(arch, binaries):
         assert binary["shared"] <= 1024, binary  # so that it does not limit the programs at work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 90])
 def test_registers_leave_room_for_many_warps(arch, binaries):
     """Of 65,536 in a multiprocessor: in float32, with 64 for each thread, four programs of 8
@@ -356,6 +359,7 @@ def test_registers_leave_room_for_many_warps(arch, binaries):
     assert found and max(found) <= 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 90])
 def test_threads_wait_for_each_other_before_they_write_over_the_tile(arch, binaries):
     """The interpreter, which runs a program in one piece, cannot show that they must."""
