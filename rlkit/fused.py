@@ -31,7 +31,6 @@ from torch.autograd.function import once_differentiable
 
 from rlkit.head import (
     TILE_BYTES,
-    check_backend,
     check_shapes,
     operand_dtype,
     passes,
@@ -92,8 +91,7 @@ def fused_policy_loss(
     Falls back to `chunked`, same result, for parts of the batch that must be whole and exceed a
     tile: a row of an objective that needs_sequences (all rows, without row_lengths), or all tokens
     of an entropy quantile without entropy_threshold.
-    Raises ValueError for shapes that do not fit and a backend that cannot do it here, RuntimeError
-    for a second backward pass.
+    Raises ValueError for shapes and backends that do not fit, RuntimeError for a second backward.
     """
     per_row = dict(
         logp_old=logp_old, logp_ref=logp_ref, logp_sampled=logp_sampled, advantages=advantages,
@@ -102,7 +100,6 @@ def fused_policy_loss(
     shared = dict(entropy_threshold=entropy_threshold, totals=totals)
     check_shapes(hidden, weight, targets, head.get("bias"), head.get("low_rank"))
     check_batch(index, len(hidden), per_row)
-    check_backend("fused", backend)
     tile_bytes = TILE_BYTES if tile_bytes is None else tile_bytes
     height = max(tile_bytes // sum_dtype(hidden.dtype).itemsize // len(weight), 1)  # tokens
     entropy = entropy or objective.needs_entropy

@@ -108,7 +108,8 @@ def check_backend(mode: str, backend: str) -> None:
 
 
 def passes(backend: str, hidden: Tensor) -> Backend:
-    """What passes over the tiles of these hidden states."""
+    """What passes over the tiles of these hidden states, the same in `chunked` and `fused`."""
+    check_backend("fused", backend)
     on_gpu = hidden.is_cuda  # ROCm's too
     if backend == "auto":
         # fake tensors have no memory that a kernel could work on

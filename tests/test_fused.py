@@ -498,6 +498,7 @@ def test_fused_without_an_objective_is_chunked():
         (dict(importance_weights=torch.zeros(B)), "importance_weights has shape"),
         (dict(live=N + 1), f"live={N + 1} must count"),
         (dict(row_lengths=(1, 2)), rf"must count the {N} tokens of {B} rows"),
+        (dict(backend="tritn"), "did you mean 'triton'"),
         (dict(logp_ref=None), "needs logp_ref"),
     ],
 )
