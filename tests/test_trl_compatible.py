@@ -17,6 +17,9 @@ OURS_ALONE = {
     "max_generation_batch",
     "head",
     "tile_bytes",
+    "share_prefix",
+    "distributed",
+    "reshard_after_forward",
 }
 
 
