@@ -284,6 +284,7 @@ def flatness(
     flags, rows = setting.flags, []
     weight = make_weight(setting.V, setting.H, setting.dtype, setting.device, not flags.frozen)
     for N in setting.sizes:
+        torch.compiler.reset()  # what was compiled for other lengths: Liger's loss fails on it
         problem = make_problem(weight, N, entropy=flags.entropy, half=False)
         for contestant in contestants:
             progress(f"memory of {contestant.name}, N={N:,}")
