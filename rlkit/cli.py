@@ -106,7 +106,7 @@ def algorithms() -> dict[str, tuple[type, type]]:
 
 def train(argv: list[str]) -> None:
     """Trains, evaluates before and after, and says where the model is."""
-    from rlkit.checkpoint import claim_folder, find_checkpoint
+    from rlkit.checkpoint import claim_folder, resume_point
     from rlkit.distributed import join, leave
 
     known = algorithms()
@@ -120,10 +120,9 @@ def train(argv: list[str]) -> None:
         run, args, resume = parse_training(argv, config_class)
     if args.output_dir is None:
         args = replace(args, output_dir=f"runs/{args.name}-{run.task}-{args.seed}")
+    resume = resume_point(True if resume == "auto" else resume, args.output_dir)
     if join(args.ddp_timeout).main:
         claim_folder(args.output_dir, resumes=resume is not None)
-    if resume is not None:
-        resume = str(find_checkpoint(resume))
     trainer = make_trainer(trainer_class, run, args)
     stop_on_interrupt(trainer)
     say(
@@ -156,7 +155,8 @@ def parse_training(argv: list[str], config_class: type) -> tuple[Run, Any, str |
         run: Annotated[Run, tyro.conf.arg(name="")]
         config: Annotated[config_class, tyro.conf.arg(name="")] = defaults
         resume_from_checkpoint: str | None = None
-        """A checkpoint, or an output_dir, whose newest one is taken."""
+        """A checkpoint, or an output_dir, whose newest one is taken; auto: the newest one of this
+        run's output_dir, or the start if there is none."""
 
     flags = tyro.cli(
         Flags,
@@ -289,6 +289,13 @@ def bench(argv: list[str]) -> int | None:
     return bench.main(argv)
 
 
+def plan(argv: list[str]) -> int | None:
+    """The memory of a training step, without a GPU."""
+    from rlkit.memory import commands
+
+    return commands.main(argv)
+
+
 def course(argv: list[str]) -> int | None:
     """The notebooks."""
     from rlkit import course
@@ -303,6 +310,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int | None], str]] = {
         "train a model: rlkit train grpo|rloo|ppo, on sums, steps or gsm8k",
     ),
     "eval": (evaluate, "accuracy of a model on held-out prompts"),
+    "plan": (plan, "how much memory a training step takes: any model, any card, no GPU needed"),
     "bench": (bench, "measure: rlkit bench train|head|learning"),
     "course": (course, "build, open or reset the notebooks"),
 }

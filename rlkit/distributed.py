@@ -16,6 +16,7 @@ Left out on purpose: tensor, pipeline and context parallelism, generation on oth
 FSDP: Zhao et al. 2023, arXiv:2304.11277.
 """
 
+import builtins
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -91,6 +92,23 @@ class World:
         values = [None] * self.size
         dist.all_gather_object(values, value)
         return values
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What is raised inside on one rank is raised on all; nothing inside may wait for others.
+
+        So that none goes on alone, and waits for those that have given up.
+        """
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as caught:
+            error = caught
+        told = self.gather(error and (type(error).__name__, str(error)))
+        if error is not None:
+            raise error
+        for kind, text in filter(None, told):
+            raise getattr(builtins, kind, OSError)(text)
 
     def sum_up(self, sums: dict[str, tuple[Tensor, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
         """{name: (sum, count)}, the same names on every rank, added up over ranks."""
@@ -302,11 +320,20 @@ def fingerprint(args: Any, prompts: list[list[int]], models: Sequence[nn.Module]
     facts = {name: value for name, value in vars(args).items() if name not in own}
     if not dist.is_initialized():
         return facts
-    first = [p.detach().flatten()[:64].double().sum() for m in models for p in m.parameters()]
+    parameters = [p for m in models for p in m.parameters()]
     return facts | {
         "a checksum of train_dataset": zlib.crc32(repr(prompts).encode()),
-        "a checksum of the model": float(torch.stack(first).sum()),
+        "a checksum of the model": checksum(parameters),
     }
+
+
+def checksum(parameters: Sequence[Tensor]) -> int:
+    """Of the first numbers of each."""
+    crc = 0
+    for parameter in parameters:
+        first = parameter.detach().flatten()[:64].cpu().contiguous()
+        crc = zlib.crc32(bytes(first.view(torch.uint8).tolist()), crc)
+    return crc
 
 
 # --- DDP

@@ -18,9 +18,24 @@ import torch
 from torch import Tensor, nn
 
 from rlkit import health, prompts
-from rlkit.checkpoint import claim_folder, load_checkpoint, save_checkpoint
+from rlkit.checkpoint import (
+    claim_folder,
+    export,
+    load_checkpoint,
+    resume_point,
+    save_checkpoint,
+)
 from rlkit.config import TrainConfig
-from rlkit.distributed import fingerprint, gathered, join, release, rows_of, units, whole_weights
+from rlkit.distributed import (
+    checksum,
+    fingerprint,
+    gathered,
+    join,
+    release,
+    rows_of,
+    whole_weights,
+)
+from rlkit.failure import mark
 from rlkit.logs import Log, average, describe, kl_of, summarise
 from rlkit.objectives import Totals
 from rlkit.optim import Optimizer
@@ -85,6 +100,8 @@ class Trainer(ABC):
             self.eval_prompts = Prompts(eval_dataset, self.tokenizer, field="eval_dataset", **room)
         self.build(model, peft_config)
         self.world.agree(fingerprint(args, self.prompts.ids, self.held()))
+        parameters = [p for m in self.held() for p in m.parameters()]
+        self.frozen = checksum([p for p in parameters if not p.requires_grad])
         for held in self.held():
             self.world.place(held, args)
         updates = args.max_steps * args.updates_per_step
@@ -147,23 +164,18 @@ class Trainer(ABC):
 
     # --- the loop
 
-    def train(self, resume_from_checkpoint: str | None = None) -> list[dict[str, Any]]:
+    def train(
+        self, resume_from_checkpoint: str | Path | bool | None = None
+    ) -> list[dict[str, Any]]:
         """Runs max_steps steps, or until `stop()`. Returns `history`.
 
+        resume_from_checkpoint: a checkpoint, a folder of them, whose newest one is taken, or True:
+            the newest one in output_dir, or the start if there is none.
         Raises FloatingPointError on a loss or gradient that is not finite; the weights are then
         those before that update. Raises ValueError if output_dir cannot be written, or holds
-        checkpoints of another run.
+        checkpoints of another run; OSError if a checkpoint cannot be written.
         """
-        if units(self.policy) and (resume_from_checkpoint or self.args.save_steps):
-            raise ValueError(
-                f"save_steps={self.args.save_steps}, resume_from_checkpoint="
-                f"{resume_from_checkpoint!r}: with distributed='fsdp' no rank holds what a "
-                "checkpoint needs; use distributed='ddp', or neither"
-            )
-        if self.world.main:
-            claim_folder(self.args.output_dir, bool(resume_from_checkpoint or self.history))
-        if resume_from_checkpoint is not None:
-            load_checkpoint(self, resume_from_checkpoint)
+        self._begin(resume_from_checkpoint)
         with Log(self.args, self.history, self.world.main) as log:
             for step in range(len(self.history), self.args.max_steps):
                 row = self.step(step)
@@ -172,7 +184,8 @@ class Trainer(ABC):
                 for callback in self.callbacks:
                     callback(row)
                 every = self.args.save_steps
-                if every and row["step"] % every == 0 and self.world.main:
+                if every and row["step"] % every == 0:
+                    mark(f"step {row['step']}, writing a checkpoint")
                     save_checkpoint(self, row["step"])
                 if self.world.any(self._stop):
                     # cleared here and not at the start, so that no wish is lost that came early
@@ -182,11 +195,25 @@ class Trainer(ABC):
             self.save(self.args.output_dir)
         return self.history
 
+    def _begin(self, asked: str | Path | bool | None) -> None:
+        """Claims output_dir, and loads the checkpoint to go on from, if there is one."""
+        point, folder = None, self.args.output_dir
+        with self.world.together():
+            if self.world.main:
+                # a trainer that trains on has no need of what it left behind
+                if asked is not None or not self.history:
+                    point = resume_point(asked, folder)
+                claim_folder(folder, resumes=bool(point or self.history))
+        point = self.world.gather(point)[0]  # one rank chooses for all
+        if point is not None:
+            load_checkpoint(self, point)
+
     def save(self, folder: str) -> None:
         """The policy as a Hugging Face folder. Every rank takes part, one writes."""
         weights = whole_weights(self.policy)
-        if self.world.main:
-            self.policy.save(folder, self.tokenizer, weights)
+        with self.world.together():
+            if self.world.main:
+                export(self, folder, weights)
 
     def stop(self) -> None:
         """Asks `train` to end after the step it is in. From any thread, on any rank."""
@@ -197,8 +224,10 @@ class Trainer(ABC):
         start = time.perf_counter()
         count = self.args.generation_batch_size // self.args.num_generations
         picked = self.prompts.pick(step, count * self.world.size, self.args.seed)
+        mark(f"step {step + 1}, generating")
         rollout = self.generate(picked, step)
         generated = time.perf_counter()
+        mark(f"step {step + 1}, scoring")
         extra = self.score(rollout, self.prompts, picked, step)
         row = (
             {"step": step + 1}
@@ -207,8 +236,10 @@ class Trainer(ABC):
         )
         if self.args.mask_truncated_completions:
             rollout.mask = rollout.mask & rollout.finished[:, None]
+        mark(f"step {step + 1}, computing advantages")
         self.judge(rollout)
         scored = time.perf_counter()
+        mark(f"step {step + 1}, updating")
         row |= self.update(rollout, step) | kl_of(rollout)
         row |= {
             "seconds": time.perf_counter() - start,
@@ -216,6 +247,7 @@ class Trainer(ABC):
             "seconds_score": scored - generated,
             "seconds_update": time.perf_counter() - scored,
         }
+        mark(f"step {step + 1}, logging")
         if self._due(step):
             row["accuracy"] = self.evaluate()["accuracy"]
         row["warnings"] = health.check(row, self.history)

@@ -129,8 +129,8 @@ def make(
     )
     if algorithm == "ppo":
         sizes["num_iterations"] = 2
-    peft_config = None
-    if lora:
+    peft_config = lora or None
+    if lora is True:
         import peft
 
         peft_config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -381,29 +381,89 @@ def files(out, *words):
     return weights(trainer)
 
 
+def resumable(algorithm, folder, *words, **more):
+    """A trainer of four steps that writes a checkpoint after every second one."""
+    settings = dict(max_steps=4, save_steps=2, save_total_limit=4)
+    for word in words:
+        settings |= SETTINGS[word]
+    return make(algorithm, output_dir=str(folder), **(settings | more))
+
+
+def timeless(history):
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in history]
+
+
 @case
-def checkpoint(out):
-    """DDP: a run in one go, and one that is stopped and taken up again."""
-    settings = dict(distributed="ddp", max_steps=4, save_steps=2)
-    straight = make("grpo", output_dir=f"{out}/straight", **settings)
+def checkpoint(out, algorithm, *words):
+    """A run in one go, and one that is stopped and taken up again."""
+    straight = resumable(algorithm, f"{out}/straight", *words)
     straight.train()
-    stopped = make("grpo", output_dir=f"{out}/stopped", **settings)
+    stopped = resumable(algorithm, f"{out}/stopped", *words)
     stopped.callbacks.append(lambda row: stopped.stop() if row["step"] == 2 else None)
     stopped.train()
-    resumed = make("grpo", output_dir=f"{out}/stopped", **settings)
+    resumed = resumable(algorithm, f"{out}/stopped", *words)
     resumed.train(resume_from_checkpoint=f"{out}/stopped")
-    return weights(straight), weights(resumed)
+    return [(weights(t), timeless(t.history)) for t in (straight, resumed)]
+
+
+@case
+def take_up(folder, algorithm, *words):
+    """From a checkpoint that another number of ranks wrote, or another way of sharing them."""
+    trainer = resumable(algorithm, f"{folder}-{'-'.join(words)}-taken-up", *words)
+    trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-2")
+    return weights(trainer)
+
+
+@case
+def no_room(out, *words):
+    """The last rank to write may write files of 10 kB only."""
+    import resource
+
+    trainer = resumable("grpo", out, *words)
+    last = trainer.world.rank + 1 == trainer.world.size or "ddp" in words
+    limit = (10_000 if last else resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    trainer.callbacks.append(lambda row: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    try:
+        trainer.train()
+    except OSError as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+
+
+@case
+def apart(out):
+    """Each rank writes on a disk of its own."""
+    try:
+        resumable("grpo", f"{out}-{os.environ['RANK']}").train()
+    except OSError as error:
+        return str(error)
+
+
+@case
+def foreign(folder):
+    """Checkpoints that do not fit, or of which one file is gone."""
+    said, rank = [], int(os.environ["RANK"])
+    for settings in (dict(learning_rate=1e-3), dict(per_device_train_batch_size=16), {}):
+        lost = Path(folder) / "checkpoint-2" / "shard-00002-model-00001-of-00001.safetensors"
+        trainer = make("grpo", max_steps=4, **settings)
+        if not settings and rank == 0:
+            lost.rename(f"{lost}.moved")
+        try:
+            trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-2")
+        except ValueError as error:
+            said.append(str(error))
+    return said
 
 
 @case
 def refused():
-    """What is said where ranks do not fit together, or a checkpoint would hold half a model."""
+    """What is said where ranks do not fit together."""
     rank, said = int(os.environ["RANK"]), []
     for trouble in (
         lambda: make("grpo", seed=rank),
         lambda: make("grpo", rows=ROWS[rank:]),
         lambda: make("grpo", model_seed=rank),
-        lambda: make("grpo", save_steps=1, output_dir="nowhere").train(),
         lambda: make("grpo", per_device_train_batch_size=6),
     ):
         try:
