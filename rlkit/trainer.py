@@ -10,6 +10,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -37,6 +38,7 @@ from rlkit.distributed import (
 )
 from rlkit.failure import mark
 from rlkit.logs import Log, average, describe, kl_of, summarise
+from rlkit.memory.marks import phase
 from rlkit.objectives import Totals
 from rlkit.optim import Optimizer
 from rlkit.policy import (
@@ -109,6 +111,8 @@ class Trainer(ABC):
         self.history: list[dict[str, Any]] = []
         self.callbacks: list[Callable[[dict[str, Any]], None]] = []
         self.completions: list[dict[str, Any]] = []
+        self.meter: AbstractContextManager | None = None
+        """An rlkit.Meter to count bytes with: `train` enters it, in the thread that it runs in."""
         self._stop = False
         self._overflows = 0
 
@@ -176,7 +180,7 @@ class Trainer(ABC):
         checkpoints of another run; OSError if a checkpoint cannot be written.
         """
         self._begin(resume_from_checkpoint)
-        with Log(self.args, self.history, self.world.main) as log:
+        with self.meter or nullcontext(), Log(self.args, self.history, self.world.main) as log:
             for step in range(len(self.history), self.args.max_steps):
                 row = self.step(step)
                 self.history.append(row)
@@ -279,7 +283,7 @@ class Trainer(ABC):
         world, pad_id = self.world.over(len(picked)), self.tokenizer.pad_token_id
         mine, parts = world.share(range(len(picked))), []
         self.policy.eval()
-        with gathered(self.policy, self.args.reshard_after_forward):
+        with phase("generate"), gathered(self.policy, self.args.reshard_after_forward):
             for first in mine[::at_once]:
                 some = range(first, min(first + at_once, mine.stop))
                 ids, mask = prompts.batch([picked[i] for i in some], self.policy.device)

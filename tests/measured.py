@@ -1,0 +1,155 @@
+"""The step that a plan is about, taken for real on a CPU: what plans are compared with.
+
+Run as a program, this file is one of several gloo ranks: `measured.py SETTING_AS_JSON` prints the
+peak of its step.
+"""
+
+import gc
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+SMALL = dict(
+    per_device_train_batch_size=16, num_generations=4, prompt_length=20, max_completion_length=24
+)
+"""Sizes for the built-in model."""
+
+
+class Tokenizer:
+    """One token a character, of a vocabulary of any size; nothing is ever decoded."""
+
+    eos_token_id, pad_token_id = 1, 0
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __call__(self, text, **kwargs):
+        return {"input_ids": [2 + ord(c) % 10 for c in text]}
+
+    def batch_decode(self, ids, **kwargs):
+        return [""] * len(ids)
+
+
+def trainer_of(setting: Any) -> Any:
+    """A trainer of random weights whose steps are as full as a plan takes them to be."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    import rlkit
+    from rlkit.memory.step import adapters
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**setting.config)
+    args = setting.train_config()
+    args = type(args)(**vars(args) | dict(disable_tqdm=True, num_threads=1))
+    made = getattr(rlkit, f"{setting.algorithm.upper()}Trainer")(
+        AutoModelForCausalLM.from_config(config, dtype=torch.float32),
+        # squares: none is the mean of its group, so that every row teaches
+        lambda completions, **_: [float(i * i) for i in range(len(completions))],
+        args,
+        [{"prompt": chr(97 + i) * setting.prompt_length} for i in range(10)],
+        processing_class=Tokenizer(config.vocab_size),
+        peft_config=adapters(setting.lora_rank),
+    )
+    made.eos_ids = [-1]  # so that no completion ends
+    return made
+
+
+def update_once(trainer: Any) -> None:
+    """An update by momentum alone, after which the optimiser's state is there."""
+    trainer.optimizer.step([], trainer.loss)
+
+
+def measure(setting: Any) -> Any:
+    """A Meter that has seen a step in which the optimiser's state is there already."""
+    from rlkit.memory import Meter
+
+    gc.collect()
+    trainer = trainer_of(setting)
+    update_once(trainer)
+    with Meter(trainer, device="cpu") as meter:
+        trainer.step(0)
+    return meter
+
+
+def events(call: Callable[[], object]) -> list[int]:
+    """Bytes that the CPU's allocator took (+) and got back (-) during a call, one by one."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        call()
+    found = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return [e.nbytes() for e in sorted(found, key=lambda e: e.start_ns())]
+
+
+def after_mark(call: Callable[[Callable[[], None]], object]) -> list[int]:
+    """Live bytes at each event after call's argument was called, counted from that moment."""
+    size = 777_777
+
+    def mark() -> None:
+        torch.zeros(size, dtype=torch.int8)
+
+    found = events(lambda: call(mark))
+    start = next(i for i in range(len(found)) if found[i : i + 2] == [size, -size])
+    return [*itertools.accumulate(found[start + 2 :])]
+
+
+def true_peak(setting: Any) -> int:
+    """The most bytes at once in the same step, by the allocator's events, without a meter."""
+    from rlkit.memory import Meter
+
+    gc.collect()
+    before = []
+
+    def run(mark: Callable[[], None]) -> None:
+        trainer = trainer_of(setting)
+        update_once(trainer)
+        with Meter(trainer, device="cpu") as meter:
+            before.append(meter.total)
+        mark()
+        trainer.step(0)
+
+    allocated = after_mark(run)
+    return before[0] + max(allocated)
+
+
+def on_ranks(setting: Any) -> list[int]:
+    """The peak of each of setting.fsdp gloo ranks."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, __file__, json.dumps(setting.to_dict())]
+    where = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(setting.fsdp))
+    processes = [
+        subprocess.Popen(
+            command,
+            env=os.environ | where | dict(RANK=str(rank), LOCAL_RANK=str(rank)),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(setting.fsdp)
+    ]
+    try:
+        outputs = [process.communicate(timeout=200)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [int(output.split()[-1]) for output in outputs]
+
+
+if __name__ == "__main__":
+    import torch.distributed as dist
+
+    from rlkit.memory import Setting
+
+    print(measure(Setting(**json.loads(sys.argv[1]))).peak, flush=True)
+    dist.destroy_process_group()
