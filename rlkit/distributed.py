@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from rlkit.failure import restarts
 from rlkit.rollout import Rollout, padded
 
 
@@ -188,10 +189,20 @@ def join(timeout: float) -> World:
         torch.cuda.set_device(local)
     if not dist.is_initialized():
         # both, so that what the host decides needs no GPU
-        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        meet("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timedelta(seconds=timeout))
     device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
     return World(dist.get_rank(), dist.get_world_size(), device)
+
+
+def meet(backend: str, patience: timedelta) -> None:
+    """Makes the process group of all ranks that torchrun started.
+
+    When torchrun starts a job again it keeps its store, in which the addresses of the ranks that
+    are gone still stand; so each attempt has names of its own.
+    """
+    store, rank, size = next(dist.rendezvous("env://", timeout=patience))
+    store = dist.PrefixStore(f"attempt {restarts()}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
 
 
 def leave() -> None:
