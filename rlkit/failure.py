@@ -46,7 +46,8 @@ def report(error: BaseException | str) -> None:
     if threading.current_thread() is threading.main_thread():
         # torchrun ends the others when the first is gone; this takes a moment and then leaves too
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if not first_to_fail():
+    strangers = "EADDRINUSE" in str(error)  # what answers at that port is no store of ours
+    if not strangers and not first_to_fail():
         note_to_all("spoken").wait()
         return
     text = f"rlkit: rank {os.environ['RANK']}: {sentence(error)}"
@@ -57,7 +58,8 @@ def report(error: BaseException | str) -> None:
         told = {"message": {"message": text, "extraInfo": {"timestamp": str(int(time.time()))}}}
         with open(path, "w", encoding="utf-8") as file:
             json.dump(told, file)
-    note_to_all("spoken").write()
+    if not strangers:
+        note_to_all("spoken").write()
 
 
 def leave_at_once(code: int) -> NoReturn:

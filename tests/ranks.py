@@ -25,11 +25,14 @@ def case(function):
 # --- the test's side
 
 
-def start(ranks: int, cases: list[str], out: Path) -> list[subprocess.Popen]:
+def start(
+    ranks: int, cases: list[str], out: Path, port: int | None = None
+) -> list[subprocess.Popen]:
     """Starts so many ranks (1: no process group), each of which runs the cases."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    if port is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
     processes = []
     for rank in range(ranks):
         where = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), LOCAL_RANK=str(rank))
@@ -480,6 +483,7 @@ def fail(how):
     import time
 
     import rlkit.cli
+    from rlkit.failure import restarts
 
     last = os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1)
 
@@ -487,13 +491,16 @@ def fail(how):
         if last and trainer_state.global_step == 1:
             if how.startswith("raises"):
                 raise ValueError("no such answer")
-            if how == "is killed":
+            if how == "is killed" or (how == "is killed once" and not restarts()):
                 os.kill(os.getpid(), signal.SIGKILL)
-            time.sleep(60)
+            time.sleep(60 * (how == "hangs"))
+        if restarts() and trainer_state.global_step == 0 and len(completions) == 8:
+            raise ValueError("this step was done before")
         return [0.0] * len(completions)
 
     rlkit.cli.reward_funcs = lambda task: [reward]
     flags = "--max-steps 3 --eval-rows 4 --per-device-train-batch-size 8 --ddp-timeout 4"
+    flags += " --save-steps 1"
     where = ["--output-dir", os.environ["RLKIT_TEST_OUT"], "--disable-tqdm"]
     sys.exit(rlkit.cli.main(["train", "grpo", *flags.split(), *where]))
 

@@ -3,10 +3,10 @@
 Ranks are real processes that talk over gloo (tests/ranks.py). Two launches run all cases.
 """
 
+import socket
 import subprocess
 import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
 import ranks
@@ -226,9 +226,43 @@ def test_torchrun_trains_with_the_same_flags(tmp_path):
     assert len((tmp_path / "run" / "log.csv").read_text().splitlines()) == 3
 
 
-def test_torchrun_repeats_the_sentence(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "how, cause, says",
+    [
+        ("raises", "rlkit: rank 1: reward function 'reward' raised ValueError: no such answer", ""),
+        ("is killed", "Signal 9 (SIGKILL)", "rlkit: rank 0: lost rank 1 (last seen in step 2"),
+    ],
+)
+def test_torchrun_repeats_the_sentence(how, cause, says, tmp_path, monkeypatch):
     monkeypatch.setenv("RLKIT_TEST_OUT", str(tmp_path / "run"))
-    program = [str(Path(ranks.__file__)), str(tmp_path), "fail:raises"]
-    run = torchrun(["--nproc-per-node", "2", *program])
-    said = "rlkit: rank 1: reward function 'reward' raised ValueError: no such answer"
-    assert run.returncode != 0 and f"traceback : {said}" in run.stderr
+    run = torchrun(["--nproc-per-node", "2", ranks.__file__, str(tmp_path), f"fail:{how}"])
+    assert run.returncode != 0 and f"traceback : {cause}" in run.stderr
+    spoken = [line for line in run.stderr.splitlines() if line.startswith("rlkit: rank")]
+    assert len(spoken) == 1 and says in spoken[0]
+    assert not [p.name for p in (tmp_path / "run").iterdir() if p.name.startswith(".")]
+
+
+def test_torchrun_goes_on_from_the_last_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLKIT_TEST_OUT", str(tmp_path / "run"))
+    job = [ranks.__file__, str(tmp_path), "fail:is killed once"]
+    run = torchrun(["--nproc-per-node", "2", "--max-restarts", "1", *job])
+    assert run.returncode == 0, run.stderr
+    assert "lost rank 1" in run.stderr and "model and log.csv in" in run.stdout
+    assert len((tmp_path / "run" / "log.csv").read_text().splitlines()) == 4
+
+
+def test_a_port_in_use_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLKIT_TEST_OUT", str(tmp_path / "run"))
+    with socket.socket() as other:
+        other.bind(("0.0.0.0", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        (first, second) = ranks.start(2, ["fail:raises"], tmp_path, port=port)
+        try:
+            spoken = first.communicate(timeout=60)[0]
+        finally:
+            for process in (first, second):
+                process.kill()
+                process.wait()
+    assert first.returncode == 2 and "Traceback" not in spoken
+    assert f"rlkit: rank 0: port {port} is in use" in spoken

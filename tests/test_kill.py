@@ -24,6 +24,9 @@ from rlkit.distributed import World
 
 pytestmark = pytest.mark.slow
 KILLS = 20
+KILLS_OF_TWO = int(os.environ.get("RLKIT_KILLS", 8))
+"""Twenty take one and a half to three minutes on two cores."""
+
 WAYS = ["grpo:beta", "ppo", "rloo:lora"]
 
 
@@ -146,14 +149,15 @@ def run_two(server, folder, way, result, draw=None, seconds=0.0, restarts=1):
     return server.hear()
 
 
-def test_twenty_kills_of_one_rank_of_two(server, tmp_path):
+def test_kills_of_one_rank_of_two(server, tmp_path):
     straight, draw, restarted = {}, random.Random(2), 0
     for way in WAYS:
         result = tmp_path / f"{way}.straight"
         ended = run_two(server, tmp_path / f"{way}-straight", way, result)
         assert ended["code"] == 0, Path(f"{result}.out").read_text()
-        straight[way] = result, ended["seconds"]
-    for kill in range(KILLS):
+        begun = Path(f"{result}.pid.0.0").stat().st_mtime
+        straight[way] = result, result.stat().st_mtime - begun
+    for kill in range(KILLS_OF_TWO):
         way = WAYS[kill % len(WAYS)]
         expected, seconds = straight[way]
         folder, result = tmp_path / str(kill), tmp_path / f"{kill}.result"
@@ -164,8 +168,8 @@ def test_twenty_kills_of_one_rank_of_two(server, tmp_path):
         restarted += Path(f"{result}.pid.1.0").exists()
         assert same(result, expected)
         assert not check_checkpoints(folder) and len(checkpoint.checkpoints(folder)) == 2
-    print(f"{restarted} of {KILLS} jobs began again")
-    assert restarted >= KILLS * 3 // 4
+    print(f"{restarted} of {KILLS_OF_TWO} jobs began again")
+    assert restarted >= KILLS_OF_TWO * 3 // 4
 
 
 def test_a_killed_rank_ends_the_job_within_seconds(server, tmp_path):
