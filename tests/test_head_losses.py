@@ -14,6 +14,8 @@ from rlkit.objectives import GRPO, LOSS_TYPES, RLOO, Totals, entropy_quantile
 from rlkit.parts import order_tokens
 from rlkit.tiles import multiply
 
+pytestmark = pytest.mark.slow  # all together
+
 B, T, V, H = 5, 6, 19, 4
 FULL = torch.ones(B, T, dtype=torch.bool)
 RAGGED = torch.arange(T) < torch.tensor([4, 1, 6, 3, 5])[:, None]

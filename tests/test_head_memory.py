@@ -12,6 +12,8 @@ from rlkit.head import Head, token_logps
 from rlkit.objectives import GRPO, RLOO
 from rlkit.parts import order_tokens
 
+pytestmark = pytest.mark.slow  # all together
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

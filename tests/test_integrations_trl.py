@@ -20,6 +20,8 @@ peft = pytest.importorskip("peft")
 
 from rlkit.integrations.trl import use_rlkit_head, use_trl_head  # noqa: E402
 
+pytestmark = pytest.mark.slow  # all together
+
 TRAINERS = {"grpo": (trl.GRPOConfig, trl.GRPOTrainer), "rloo": (trl.RLOOConfig, trl.RLOOTrainer)}
 ROWS = [{"prompt": f"{a}{'+1' * (1 + a % 3)}="} for a in range(8)]
 TIMES = ("step_time", "runtime", "per_second")
