@@ -50,8 +50,8 @@ def start(
     return processes
 
 
-def finish(processes: list[subprocess.Popen], timeout: float) -> None:
-    """Waits for all; raises with their output if one fails."""
+def finish(processes: list[subprocess.Popen], timeout: float) -> str:
+    """Waits for all; returns what they printed, and raises with it if one fails."""
     try:
         outputs = [process.communicate(timeout=timeout)[0] for process in processes]
     finally:
@@ -60,6 +60,7 @@ def finish(processes: list[subprocess.Popen], timeout: float) -> None:
             process.wait()
     codes = [process.returncode for process in processes]
     assert not any(codes), f"exit codes {codes}\n" + "\n".join(outputs)
+    return "\n".join(outputs)
 
 
 def found(out: Path, name: str, ranks: int) -> list:

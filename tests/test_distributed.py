@@ -3,6 +3,8 @@
 Ranks are real processes that talk over gloo (tests/ranks.py). Two launches run all cases.
 """
 
+import os
+import re
 import socket
 import subprocess
 import sys
@@ -266,3 +268,33 @@ def test_a_port_in_use_is_named(tmp_path, monkeypatch):
                 process.wait()
     assert first.returncode == 2 and "Traceback" not in spoken
     assert f"rlkit: rank 0: port {port} is in use" in spoken
+
+
+# --- four ranks
+
+LONG = pytest.mark.skipif("RLKIT_LONG" not in os.environ, reason="minutes each; set RLKIT_LONG=1")
+FOUR = "-m rlkit train grpo --per-device-train-batch-size 128 --eval-rows 512 --disable-tqdm"
+
+
+@LONG
+@pytest.mark.parametrize("machines", [1, 2])
+def test_four_ranks_learn_to_add(machines, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    where = ["--master-addr", "127.0.0.1", "--master-port", str(port)]
+    where += ["--nnodes", str(machines), "--nproc-per-node", str(4 // machines)]
+    program = [*FOUR.split(), "--output-dir", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "torch.distributed.run", *where]
+    started = [
+        subprocess.Popen(
+            [*command, "--node-rank", str(node), *program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node in range(machines)
+    ]
+    said = ranks.finish(started, timeout=900)
+    (accuracy,) = re.findall(r"eval accuracy ([\d.]+)", said)
+    assert float(accuracy) >= 0.9
