@@ -3,7 +3,6 @@
 Ranks are real processes that talk over gloo (tests/ranks.py). Two launches run all cases.
 """
 
-import os
 import re
 import socket
 import subprocess
@@ -272,11 +271,9 @@ def test_a_port_in_use_is_named(tmp_path, monkeypatch):
 
 # --- four ranks
 
-LONG = pytest.mark.skipif("RLKIT_LONG" not in os.environ, reason="minutes each; set RLKIT_LONG=1")
 FOUR = "-m rlkit train grpo --per-device-train-batch-size 128 --eval-rows 512 --disable-tqdm"
 
 
-@LONG
 @pytest.mark.parametrize("machines", [1, 2])
 def test_four_ranks_learn_to_add(machines, tmp_path):
     with socket.socket() as probe:
