@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from rlkit.head import Head, into_rows, project
+from rlkit.logits import check_logits, logit_transform
 from rlkit.optional import require
 from rlkit.paths import data_path
 from rlkit.prefix import allowed, multiplications, share_rows
@@ -119,17 +120,6 @@ def add_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
             "leave lm_head out of target_modules and modules_to_save"
         )
     return wrapped
-
-
-def logit_transform(config: Any) -> dict[str, float | None]:
-    """What a model does to its logits after lm_head: Gemma's softcap, Cohere's scale."""
-    scale = getattr(config, "logit_scale", None) or 1.0
-    if divisor := getattr(config, "logits_scaling", None):
-        scale = scale / divisor
-    return {
-        "logit_softcap": getattr(config, "final_logit_softcapping", None),
-        "logit_scale": float(scale),
-    }
 
 
 class Backbone:
@@ -240,6 +230,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         lm = causal_lm(model)
+        check_logits(lm, "its log-probs would be wrong, so it cannot be trained")
         linear = lm.get_output_embeddings()
         if not isinstance(linear, Head):
             options = logit_transform(lm.config.get_text_config())

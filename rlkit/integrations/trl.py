@@ -19,8 +19,7 @@ models and the mixture-of-experts loss, which are refused.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, TypeVar
@@ -30,9 +29,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlkit.config import unknown
-from rlkit.head import Head, into_rows, token_logps
+from rlkit.head import Head, into_rows
+from rlkit.logits import check_logits, logit_transform
 from rlkit.optional import require
-from rlkit.policy import causal_lm, logit_transform
+from rlkit.policy import causal_lm
 
 MODES = ("chunked", "full", "auto")
 """Of token_logps' modes those that need no objective: the loss is TRL's."""
@@ -264,53 +264,4 @@ def check_model(model: nn.Module) -> None:
     if model.base_model is model:
         raise ValueError(f"{kind} has no backbone that can be called without its output head")
     linears(model.get_output_embeddings())
-    product, each = torch.linspace(-40, 40, 8, dtype=torch.float32), torch.arange(8)
-    theirs = logits_from(model, product).log_softmax(-1)
-    rows, transform = product.expand(8, 8), logit_transform(model.config)
-    ours, _ = token_logps(rows, torch.eye(8), each, mode="full", entropy=False, **transform)
-    if not torch.allclose(theirs, ours, rtol=1e-3, atol=1e-3):
-        raise ValueError(
-            f"{kind} changes its logits after lm_head in a way that rlkit does not know; "
-            "leave it to TRL's own head"
-        )
-
-
-def logits_from(model: nn.Module, product: Tensor) -> Tensor:
-    """What the model's own forward makes of lm_head's output, [V] -> [V] float32.
-
-    Backbone and lm_head are played by stand-ins, so that no weight is read, wherever it lies.
-    """
-    hidden = product.new_zeros(1, 1, model.config.hidden_size)
-    with (
-        torch.no_grad(),
-        stand_in(model.base_model, lambda *args, **kwargs: States((hidden,))),
-        stand_in(model.get_output_embeddings(), lambda *args: product.clone()[None, None]),
-    ):
-        ids = torch.zeros(1, 1, dtype=torch.int64)
-        try:
-            return type(model).forward(model, input_ids=ids).logits.float().flatten()
-        except Exception as error:
-            raise ValueError(
-                f"rlkit cannot see what {type(model).__name__} does to its logits after lm_head; "
-                "leave it to TRL's own head"
-            ) from error
-
-
-class States(tuple):
-    """A backbone's output that holds the last hidden states and None for anything else."""
-
-    def __getattr__(self, name: str) -> Tensor | None:
-        return self[0] if name == "last_hidden_state" else None
-
-
-@contextmanager
-def stand_in(module: nn.Module, forward: Callable) -> Iterator[None]:
-    """Inside, `forward` plays the module's part."""
-    before = vars(module).get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        del module.forward
-        if before is not None:
-            module.forward = before
+    check_logits(model, "leave it to TRL's own head")
