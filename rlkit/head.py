@@ -258,6 +258,7 @@ class Head(nn.Module):
         targets: Tensor | None = None,
         *,
         objective: Callable | None = None,
+        low_rank: tuple[Tensor, Tensor] | None = None,
         temperature: float | Tensor = 1.0,
         entropy: bool = True,
         row_lengths: Sequence[int] | None = None,
@@ -268,7 +269,8 @@ class Head(nn.Module):
 
         hidden alone, [..., H]: the logits [..., V] of the nn.Linear it replaces, without scale and
             softcap, which a transformers model applies itself to what its lm_head returns.
-        targets [N] with hidden [N, H]: (logp [N], entropy [N] or None), as token_logps.
+        targets [N] with hidden [N, H]: (logp [N], entropy [N] or None), as token_logps, where
+            low_rank and temperature are explained.
         objective as well: (loss, sums), from policy_loss, which says what `batch` holds.
             row_lengths, live: for `fused`, see fused_policy_loss; other modes have no use for them.
         """
@@ -276,6 +278,7 @@ class Head(nn.Module):
             return F.linear(hidden, self.weight, self.bias)
         options = dict(
             bias=self.bias,
+            low_rank=low_rank,
             temperature=temperature,
             logit_softcap=self.logit_softcap,
             logit_scale=self.logit_scale,

@@ -12,8 +12,7 @@ Left out on purpose: encoder-decoders, vision, mixture-of-experts losses.
 
 import copy
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlkit.adapters import (
+    active_head,
+    as_reference,
+    causal_lm,
+    heads,
+    low_rank,
+    put_head_in,
+    save_adapters,
+)
 from rlkit.head import Head, into_rows, project
 from rlkit.logits import check_logits, logit_transform
 from rlkit.optional import require
@@ -92,34 +100,6 @@ def _from_pretrained(auto: Any, name: str | Path, options: dict[str, Any]) -> An
             what = "it is not a folder here, and the Hugging Face hub did not give it"
         first = str(error).strip().splitlines()[0]
         raise FileNotFoundError(f"model={str(name)!r}: {what} ({first})") from error
-
-
-def causal_lm(model: nn.Module) -> nn.Module:
-    """The transformers model inside a PEFT wrapper, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def add_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
-    """The model with fresh adapters (LoRA by `peft_config`); its own weights are frozen.
-
-    Raises ValueError for adapters that rlkit's forward would pass by, ImportError without peft.
-    """
-    peft = require("peft", "peft_config")
-    if hasattr(model, "get_base_model"):
-        raise ValueError("the model has adapters already; merge them, or drop peft_config")
-    if getattr(peft_config, "is_prompt_learning", False):
-        raise ValueError(
-            f"peft_config={type(peft_config).__name__} adds virtual tokens, which rlkit's forward "
-            "would pass by; use LoraConfig"
-        )
-    wrapped = peft.get_peft_model(model, peft_config)
-    head = causal_lm(wrapped).get_output_embeddings()
-    if not isinstance(head, nn.Linear | Head):
-        raise ValueError(
-            "peft_config adapts the output head (lm_head), which rlkit replaces; "
-            "leave lm_head out of target_modules and modules_to_save"
-        )
-    return wrapped
 
 
 class Backbone:
@@ -231,11 +211,9 @@ class Policy(nn.Module):
         self.model = model
         lm = causal_lm(model)
         check_logits(lm, "its log-probs would be wrong, so it cannot be trained")
-        linear = lm.get_output_embeddings()
-        if not isinstance(linear, Head):
-            options = logit_transform(lm.config.get_text_config())
-            lm.set_output_embeddings(Head.from_linear(linear, **options))
-        self.head.mode, self.head.tile_bytes = head, tile_bytes
+        put_head_in(model, **logit_transform(lm.config.get_text_config()))
+        for each in heads(model):
+            each.mode, each.tile_bytes = head, tile_bytes
         self.backbone = Backbone(model)
         self.share_prefix = allowed(share_prefix, self.backbone)
         self.temperature = temperature
@@ -244,8 +222,8 @@ class Policy(nn.Module):
 
     @property
     def head(self) -> Head:
-        """The module in lm_head's place."""
-        return causal_lm(self.model).get_output_embeddings()
+        """The module in lm_head's place, or inside the adapters that are there."""
+        return active_head(self.model)
 
     @property
     def device(self) -> torch.device:
@@ -270,15 +248,15 @@ class Policy(nn.Module):
         with autocast(self.device, self.amp_dtype):
             hidden = completion_states(self.backbone, rollout)  # [N, H]
             targets = rollout.completion_ids.flatten()[rollout.index]  # [N]
+            head = {"temperature": self.temperature, "low_rank": low_rank(self.model, hidden)}
             if objective is None:
-                scores = self.head(hidden, targets, temperature=self.temperature, entropy=entropy)
+                scores = self.head(hidden, targets, entropy=entropy, **head)
                 out = tuple(None if x is None else on_tokens(x, rollout) for x in scores)
             else:
                 out = self.head(
                     hidden,
                     targets,
                     objective=objective,
-                    temperature=self.temperature,
                     entropy=entropy or objective.needs_entropy,
                     entropy_threshold=entropy_threshold,
                     index=rollout.index,
@@ -288,6 +266,7 @@ class Policy(nn.Module):
                     logp_old=rollout.logp_old,
                     logp_ref=rollout.logp_ref,
                     totals=totals,
+                    **head,
                 )
             if self.value_head is not None:
                 out = (*out, on_tokens(self.value_head(hidden).float().squeeze(1), rollout))
@@ -322,9 +301,12 @@ class Policy(nn.Module):
         """Logits of the next token, [B, V] float32; appends to the cache."""
         with autocast(self.device, self.amp_dtype):
             hidden = self.backbone(ids, key_mask, positions, cache)[:, -1]  # [B, H]
+            added = low_rank(self.model, hidden)
         # the product that training takes too: half-precision operands, sums in float32
         hidden = hidden.to(self.amp_dtype or hidden.dtype)
         logits = project(hidden, self.head.weight.to(hidden.dtype)).float()
+        if added is not None:
+            logits = logits + project(added[0].to(hidden.dtype), added[1]).float()
         if self.head.bias is not None:
             logits = logits + self.head.bias
         logits = logits * self.head.logit_scale
@@ -332,18 +314,19 @@ class Policy(nn.Module):
             logits = cap * torch.tanh(logits / cap)
         return logits
 
-    @contextmanager
-    def without_adapters(self) -> Iterator[None]:
-        """Inside, the policy is its own reference: the model as it was before its adapters."""
-        with self.model.disable_adapter():
-            yield
+    def as_reference(self) -> AbstractContextManager[None]:
+        """Inside, a policy with adapters is its own reference: the model as it was before."""
+        return as_reference(self.model)
 
     def save(self, folder: str | Path, tokenizer: Any = None, weights: Any = None) -> None:
         """A plain Hugging Face folder (an adapter folder if the policy has adapters).
 
         weights: the model's state dict, where its own parameters hold only a part of each.
         """
-        self.model.save_pretrained(folder, state_dict=weights)
+        if hasattr(self.model, "disable_adapter"):
+            save_adapters(self.model, folder, weights)
+        else:
+            self.model.save_pretrained(folder, state_dict=weights)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rlkit import health, prompts
+from rlkit.adapters import add_adapters, changes_base, check_bias, check_trains, keep_reference
 from rlkit.checkpoint import (
     claim_folder,
     export,
@@ -43,7 +44,6 @@ from rlkit.objectives import Totals
 from rlkit.optim import Optimizer
 from rlkit.policy import (
     Policy,
-    add_adapters,
     causal_lm,
     checkpoint_activations,
     frozen_copy,
@@ -77,7 +77,8 @@ class Trainer(ABC):
 
         reward_funcs: one or several functions in TRL's form. train_dataset, eval_dataset: rows with
         a `prompt`. processing_class: the tokenizer, needed with a model object. peft_config: a
-        LoraConfig; the reference is then the policy with its adapters off.
+        LoraConfig; the reference is then the policy with its adapters off. That of a model which
+        comes with adapters is a frozen copy of these.
         Raises ValueError, TypeError or FileNotFoundError, in one sentence, before any work starts.
         """
         if not isinstance(args, self.config_class):
@@ -134,14 +135,21 @@ class Trainer(ABC):
         self.reference: Policy | None = None
         if peft_config is None:
             widen(model)
-        if args.beta and peft_config is None:
-            # adapters that the model came with are part of what it was before this run
+        adapted = hasattr(model, "disable_adapter")
+        if adapted:
+            check_trains(model)
+        elif args.beta and peft_config is None:
             self.reference = Policy(frozen_copy(model), **self.policy_options())
         if peft_config is not None:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(args.seed)
                 model = add_adapters(model, peft_config)
             widen(model)
+            if args.beta:
+                check_bias(peft_config)
+        if args.beta and (adapted or changes_base(peft_config)):
+            # adapters that the model came with are part of what it was before this run
+            keep_reference(model)
         if args.gradient_checkpointing:
             checkpoint_activations(causal_lm(model), hasattr(model, "disable_adapter"))
         self.policy = Policy(model, **self.policy_options())
@@ -363,7 +371,7 @@ class Trainer(ABC):
         """Log-probs [B, T] of the reference model."""
         if self.reference is not None:
             return self.on_rollout(lambda part: self.reference(part, entropy=False)[0], rollout)
-        with self.policy.without_adapters():
+        with self.policy.as_reference():
             return self.logp(rollout)
 
     # --- the update

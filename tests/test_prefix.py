@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlkit import GRPOConfig, GRPOTrainer, PPOConfig, PPOTrainer, RLOOConfig, RLOOTrainer
+from rlkit.adapters import add_adapters
 from rlkit.objectives import GRPO, RLOO, Totals
 from rlkit.optim import Optimizer
-from rlkit.policy import Backbone, Policy, ValueModel, add_adapters
+from rlkit.policy import Backbone, Policy, ValueModel
 from rlkit.prefix import multiplications, share_rows
 from rlkit.rollout import Rollout
 
@@ -208,7 +209,7 @@ def test_adapters_and_the_model_without_them_read_shared_rows():
     one = gradients(policy, batch, GRPO(beta=0.1))
     two = gradients(policy, forced(policy, batch), GRPO(beta=0.1))
     assert furthest(one[1], two[1]) < 1e-5
-    with policy.without_adapters():
+    with policy.as_reference():
         assert furthest(policy(batch), policy(forced(policy, batch))) < 1e-5
 
 
