@@ -1,7 +1,7 @@
 """The step that a plan is about, taken for real on a CPU: what plans are compared with.
 
 Run as a program, this file is one of several gloo ranks: `measured.py SETTING_AS_JSON` prints the
-peak of its step.
+most bytes in each phase of its step.
 """
 
 import gc
@@ -121,8 +121,8 @@ def true_peak(setting: Any) -> int:
     return before[0] + max(allocated)
 
 
-def on_ranks(setting: Any) -> list[int]:
-    """The peak of each of setting.fsdp gloo ranks."""
+def on_ranks(setting: Any) -> list[dict[str, int]]:
+    """The most bytes in each phase, of each of setting.fsdp gloo ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -143,7 +143,7 @@ def on_ranks(setting: Any) -> list[int]:
         for process in processes:
             process.kill()
             process.wait()
-    return [int(output.split()[-1]) for output in outputs]
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
 if __name__ == "__main__":
@@ -151,5 +151,6 @@ if __name__ == "__main__":
 
     from rlkit.memory import Setting
 
-    print(measure(Setting(**json.loads(sys.argv[1]))).peak, flush=True)
+    meter = measure(Setting(**json.loads(sys.argv[1])))
+    print(json.dumps(meter.timeline.peaks()), flush=True)
     dist.destroy_process_group()

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 from rlkit import Meter
@@ -132,6 +133,20 @@ def test_phases_without_a_mark():
     assert bands == ["other", "score", *["forward", "backward", "step"] * 2]
 
 
+def test_an_optimiser_s_step_by_itself():
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    with Meter(net) as meter:
+        optimizer.step()
+    found = meter.timeline
+    assert [name for name, _, _ in found.bands()] == ["other", "step"]
+    assert found.by_category["grad"][0] == WEIGHTS  # there before the meter was
+    assert max(found.by_category["optimizer"]) == 2 * WEIGHTS + 2 * FLOAT
+    assert max(found.by_category["temporary"]) < WEIGHTS  # moments are named when they are made
+
+
 def test_phases_of_a_trainer_in_another_thread():
     """`train` enters the trainer's meter in the thread that it runs in."""
     trainer = measured.trainer_of(setting("rloo", max_completion_length=4))
@@ -198,6 +213,21 @@ def test_views_count_once_and_freed_storage_not_at_all():
         assert meter.total - before == 4000
         del views
         assert meter.total == before
+
+
+def test_fake_tensors_are_counted_by_their_own_meter_alone():
+    """DTensor asks for shapes by running operations on fake tensors; they are no one's bytes."""
+    real = torch.zeros(100)
+    with Meter() as meter:
+        before = meter.total
+        with FakeTensorMode() as mode:
+            fakes = [torch.zeros(1000), torch.ones(1000) * 2]
+        assert meter.total == before
+    with mode, Meter() as planning:
+        assert planning.total == 2 * 4000  # and not `real`
+        fakes.append(fakes[0] + 1)
+        assert planning.total == 3 * 4000
+    del real
 
 
 # ---- categories ------------------------------------------------------------------------------
@@ -309,6 +339,17 @@ def test_a_meter_leaves_nothing_behind():
     gc.collect()
     assert [ref() for ref in gone] == [None] * 3  # though the meter is still here
     assert meter.peak > 0
+
+
+def test_a_graph_that_nobody_walks_back_is_freed():
+    """A result that is saved for its own gradient must not hold the graph that holds it."""
+    x = torch.ones(1000, requires_grad=True)
+    with Meter() as meter:
+        before = meter.total
+        y = x.exp()
+        assert meter.live["activation"] == 4000
+        del y
+        assert meter.total == before
 
 
 def test_an_error_inside_ends_the_meter():

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -52,7 +53,8 @@ def keep(name: str, found: dict[str, Any]) -> None:
         beside.write_text(json.dumps(found), encoding="utf-8")
         beside.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
 
 
 def versions() -> dict[str, str]:

@@ -32,6 +32,9 @@ SHORT = {
 def main(argv: Sequence[str]) -> int:
     """Prints a plan. Returns 1 if --fits was asked and it does not."""
     asked = parse(argv)
+    room = None if asked.fits is None else memory_bytes(asked.fits)
+    if asked.largest_batch and room is None:
+        raise ValueError("largest_batch needs fits: say which card, --fits t4")
     shared_planner().start()
     settings = settings_of(asked)
     columns = [changes(text) for text in asked.compare] or [{}]
@@ -39,15 +42,12 @@ def main(argv: Sequence[str]) -> int:
     report: dict[str, Any] = {"plans": [p.to_dict() for p in plans]}
     lines = [table(plans, asked.compare)]
     fits = True
-    if asked.fits is not None:
-        room = memory_bytes(asked.fits)
+    if room is not None:
         fits = all(p.fits(room) for p in plans)
         report |= {"memory": room, "fits": [p.fits(room) for p in plans]}
         lines += [verdict(p, asked.fits, room) for p in plans]
     if asked.largest_batch:
-        if asked.fits is None:
-            raise ValueError("largest_batch needs fits: say which card, --fits t4")
-        found = [largest_batch(memory=asked.fits, **settings | column)[0] for column in columns]
+        found = [largest_batch(memory=room, **settings | column)[0] for column in columns]
         report["largest_batch"] = found
         lines += [f"largest batch that fits: {', '.join(map(str, found))}"]
     print(json.dumps(report) if asked.json else "\n".join(lines))
@@ -92,7 +92,7 @@ def parse(argv: Sequence[str]) -> Any:
         """Precision regime; bf16 and fp16 keep float32 weights."""
         frozen_dtype: Literal["float32", "bf16"] = "float32"
         """In which frozen weights lie."""
-        optimizer: Literal["adamw", "adafactor", "sgd"] = "adamw"
+        optimizer: Literal["adamw", "momentum", "sgd"] = "adamw"
         """Whose state is held; rlkit trains with adamw."""
         gradient_checkpointing: Annotated[bool, arg(aliases=["--checkpointing"])] = False
         """Recompute activations in the backward pass."""

@@ -67,7 +67,6 @@ class Meter(TorchDispatchMode):
         self._handles: list[Any] = []
         self._watched: set[int] = set()
         self._stepping = False
-        self._paused = False
         self.clear()
 
     # --- what it found
@@ -175,15 +174,6 @@ class Meter(TorchDispatchMode):
         finally:
             self._held.pop()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Inside, nothing new is counted."""
-        before, self._paused = self._paused, True
-        try:
-            yield
-        finally:
-            self._paused = before
-
     # --- what is there before anything happens
 
     def _take_stock(self) -> None:
@@ -237,8 +227,6 @@ class Meter(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._paused:
-            return func(*args, **kwargs) if kwargs else func(*args)
         if types and rules.wrapped(types):
             return NotImplemented  # a sharded tensor first takes its operation apart
         out = func(*args, **kwargs) if kwargs else func(*args)

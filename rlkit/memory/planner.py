@@ -28,6 +28,7 @@ from rlkit.memory.shapes import shape_of
 from rlkit.memory.timeline import Moment, Timeline
 from rlkit.paths import PACKAGE
 
+PROGRAM = ("-m", "rlkit.memory.worker")
 ERRORS = {"ValueError": ValueError, "TypeError": TypeError, "ImportError": ImportError}
 
 
@@ -151,14 +152,17 @@ class Search:
             )
         if best.peak > self.room:
             return 0, None
-        low, high = 1, self.most + 1  # low fits, high does not
+        low, high, poor = 1, self.most + 1, 0  # low fits, high does not
         while high - low > 1:
-            number = min(max(self.guess(low), low + 1), high - 1)
+            # guesses that leave more than half of what was to be searched are not trusted for long
+            number = (low + high) // 2 if poor > 2 else self.guess(low)
+            number, before = min(max(number, low + 1), high - 1), high - low
             found = self.at(number)
             if found.peak <= self.room:
                 low, best = number, found
             else:
                 high = number
+            poor = 0 if poor > 2 or high - low <= before / 2 else poor + 1
         return low * self.step, best
 
     def guess(self, low: int) -> int:
@@ -240,7 +244,7 @@ class Planner:
             self._end()
             self._complaints = tempfile.TemporaryFile("w+")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rlkit.memory.worker"],
+                [sys.executable, *PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._complaints,

@@ -21,7 +21,7 @@ DTYPES = {
 """Precision regime -> what it means."""
 OPTIMIZERS = {
     "adamw": "two numbers a weight",
-    "adafactor": "a row and a column for each matrix",
+    "momentum": "one number a weight (gradient descent with momentum)",
     "sgd": "none",
 }
 """Optimiser -> the state that it keeps. rlkit trains with adamw; the others are for comparison."""
@@ -72,7 +72,7 @@ class Setting:
     frozen_dtype: str = "float32"
     """In which frozen weights lie, a LoRA base or a reference: float32 or bf16."""
     optimizer: str = "adamw"
-    """adamw, adafactor or sgd."""
+    """adamw, momentum or sgd."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass."""
     beta: float | None = None

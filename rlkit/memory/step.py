@@ -271,24 +271,16 @@ def adapters(rank: int | None) -> Any:
 
 def other_optimizer(name: str, adamw: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """An optimiser of the same weights as rlkit's AdamW, by name."""
+    if name == "adamw":
+        return adamw
     weights = [p for group in adamw.param_groups for p in group["params"]]
-    if name == "sgd":
-        return SGD(weights, lr=1e-3, foreach=False)
-    return Adafactor(weights, foreach=False) if name == "adafactor" else adamw
+    return SGD(weights, lr=1e-3, momentum=0.9 if name == "momentum" else 0.0, foreach=False)
 
 
-class HeedsNoOverflow:
-    """An optimiser that cannot be told that a gradient overflowed, unlike fused AdamW."""
+class SGD(torch.optim.SGD):
+    """Gradient descent that cannot be told of an overflow, as rlkit's Optimizer tells AdamW."""
 
     found_inf = property(lambda self: None, lambda self, value: None)
-
-
-class SGD(HeedsNoOverflow, torch.optim.SGD):
-    """Gradient descent without momentum."""
-
-
-class Adafactor(HeedsNoOverflow, torch.optim.Adafactor):
-    """Shazeer and Stern 2018, arXiv:1804.04235."""
 
 
 def count(model: nn.Module) -> dict[str, int]:

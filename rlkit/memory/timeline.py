@@ -130,6 +130,13 @@ class Timeline:
                 found.append((phase, i, i))
         return found
 
+    def peaks(self) -> dict[str, int]:
+        """Phase -> the most bytes in it."""
+        found: dict[str, int] = {}
+        for _, phase, total, _ in self.rows:
+            found[phase] = max(found.get(phase, 0), total)
+        return found
+
     def thinned(self, most: int) -> "Timeline":
         """At most so many samples, the peak among them: of each bunch the highest."""
         size = -(-len(self.rows) // max(most, 1))

@@ -29,18 +29,15 @@ def run(setting: Setting) -> dict[str, Any]:
     start = time.perf_counter()
     with ranks(setting.fsdp), few_rounds(), code_paths(setting.device):
         planned = PlannedStep(setting)
-        with planned.mode, Meter(planned.models, device="cpu") as meter, shapes_uncounted(meter):
-            planned.warm_up()
-            meter.clear()
+        with planned.mode, Meter(planned.models, device="cpu") as meter:
+            planned.warm_up()  # sharded weights also ask for the shape of each result, by running
+            meter.clear()  # it on whole fake tensors, once: not a part of the step
             planned.step()
         found = meter.timeline
-    peaks: dict[str, int] = {}
-    for row in found.rows:
-        peaks[row[1]] = max(peaks.get(row[1], 0), row[2])
     return {
         "peak": meter.peak,
         "at_peak": vars(meter.at_peak),
-        "peak_by_phase": peaks,
+        "peak_by_phase": found.peaks(),
         "weights": planned.weights,
         "timeline": found.thinned(SAMPLES).to_dict(),
         "seconds": time.perf_counter() - start,
@@ -95,22 +92,6 @@ def code_paths(device: str) -> Iterator[None]:
         yield
         return
     with replaced(tiles, "widens", lambda operand, dtype: False):
-        yield
-
-
-@contextmanager
-def shapes_uncounted(meter: Meter) -> Iterator[None]:
-    """DTensor asks for the shape of a result by running the operation on whole fake tensors."""
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator
-
-    name = "_propagate_tensor_meta_non_cached"
-    asked = getattr(ShardingPropagator, name)
-
-    def ask(*args: Any, **kwargs: Any) -> Any:
-        with meter.paused():
-            return asked(*args, **kwargs)
-
-    with replaced(ShardingPropagator, name, ask):
         yield
 
 
