@@ -15,7 +15,7 @@ LoRA: Hu et al. 2021, arXiv:2106.09685; rsLoRA's scaling: Kalajdzievski 2023, ar
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -217,18 +217,28 @@ def changes_base(peft_config: Any) -> bool:
 
 @contextmanager
 def as_reference(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is what it was before this run."""
+    """Inside, the model is what it was before this run. What trains stays what trains."""
     twins = [name for name in model.peft_config if name.endswith(REFERENCE)]
-    if not twins:
-        with model.disable_adapter():
-            yield
-        return
     names = list(model.active_adapters)
-    model.base_model.set_adapter(twins)
+    # PEFT lets the adapters in use train, and freezes the others; DDP, which looks at its first
+    # forward pass which weights train, would sum the gradients of the wrong ones
+    trains = [(p, p.requires_grad) for p in model.parameters()]
     try:
-        yield
+        with nullcontext() if twins else model.disable_adapter():
+            if twins:
+                model.base_model.set_adapter(twins)
+            restore(trains)
+            yield
     finally:
-        model.base_model.set_adapter(names)
+        if twins:
+            model.base_model.set_adapter(names)
+        restore(trains)
+
+
+def restore(trains: list[tuple[nn.Parameter, bool]]) -> None:
+    """Sets which parameters train."""
+    for parameter, wanted in trains:
+        parameter.requires_grad_(wanted)
 
 
 # ---- files ----------------------------------------------------------------------------------

@@ -108,9 +108,13 @@ def make(
     rows=ROWS,
     reward=first_digit,
     model_seed=0,
+    came=False,
     **settings,
 ):
-    """A trainer of 16 completions a step, on however many ranks there are."""
+    """A trainer of 16 completions a step, on however many ranks there are.
+
+    lora: True, "head" (there too) or a LoraConfig. came: the model comes with its adapters.
+    """
     import models
 
     import rlkit
@@ -133,13 +137,20 @@ def make(
     )
     if algorithm == "ppo":
         sizes["num_iterations"] = 2
-    peft_config = lora or None
-    if lora is True:
+    model, peft_config = models.model(kind, model_seed), lora or None
+    if lora in (True, "head"):
         import peft
 
-        peft_config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+        where = ["lm_head", "q_proj", "down_proj"] if lora == "head" else "all-linear"
+        peft_config = peft.LoraConfig(r=4, target_modules=where, task_type="CAUSAL_LM")
+    if came:
+        from rlkit.adapters import add_adapters
+
+        torch.manual_seed(0)
+        peft_config.init_lora_weights = False  # they do something already
+        model, peft_config = add_adapters(model, peft_config), None
     return trainer_class(
-        models.model(kind, model_seed),
+        model,
         reward,
         config_class(**(sizes | settings)),
         rows,
@@ -161,6 +172,8 @@ def weights(trainer):
 
 SETTINGS = {
     "lora": dict(lora=True),
+    "onhead": dict(lora="head"),
+    "came": dict(came=True),
     "ddp": dict(distributed="ddp"),
     "keep": dict(reshard_after_forward=False),
     "beta": dict(beta=0.1),

@@ -116,7 +116,7 @@ def test_several_active_adapters_add_up(mode):
 
 
 def test_dropout_falls_on_the_low_rank_part_alone():
-    model = adapted(lora_dropout=0.5, where="head")
+    model = adapted(lora_dropout=0.5, target_modules=["lm_head"])
     policy = Policy(model, head="chunked")
     score = lambda: policy(micro_batch())[0]  # noqa: E731
     policy.eval()
@@ -406,11 +406,17 @@ def test_a_model_without_adapters_has_nothing_to_merge():
         merge_adapters(models.model("llama"))
 
 
-def test_as_reference_gives_the_adapters_back_after_an_error():
+@pytest.mark.parametrize("twin", [False, True])
+def test_the_reference_lets_the_same_weights_train_and_gives_the_adapters_back(twin):
     model = adapted()
-    keep_reference(model)
+    if twin:
+        keep_reference(model)
+    frozen = model.get_base_model().lm_head.lora_A["default"].weight.requires_grad_(False)
     before = trained(model).keys()
+    expected = model(input_ids=IDS).logits
+    with as_reference(model):  # DDP looks here which weights train
+        assert trained(model).keys() == before
     with pytest.raises(RuntimeError), as_reference(model):
-        assert not trained(model).keys() & before
         raise RuntimeError
-    assert trained(model).keys() == before
+    torch.testing.assert_close(model(input_ids=IDS).logits, expected)
+    assert not frozen.requires_grad and trained(model).keys() == before
