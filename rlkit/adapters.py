@@ -43,7 +43,10 @@ def add_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
     """
     peft = require("peft", "peft_config")
     if hasattr(model, "get_base_model"):
-        raise ValueError("the model has adapters already; merge them, or drop peft_config")
+        raise ValueError(
+            "the model has adapters already, which are trained on without peft_config (--lora-rank 0); "
+            "or merge them first (rlkit merge)"
+        )
     if getattr(peft_config, "is_prompt_learning", False):
         raise ValueError(
             f"peft_config={type(peft_config).__name__} adds virtual tokens, which rlkit's forward "
@@ -260,7 +263,7 @@ def merge_adapters(model: nn.Module) -> nn.Module:
     Raises ValueError if there are no adapters.
     """
     if not hasattr(model, "merge_and_unload"):
-        raise ValueError("the model has no adapters to merge")
+        raise ValueError("the model has no adapters to merge: it is a plain one already")
     take_head_out(model)
     lm = causal_lm(model)
     ends = lm.get_output_embeddings(), lm.get_input_embeddings()

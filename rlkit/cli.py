@@ -34,7 +34,8 @@ class Run:
     model: str = "adder"
     """A built-in name, a folder or a hub id."""
     lora_rank: int = 0
-    """Rank of LoRA adapters on every linear layer but the head; 0 trains all weights."""
+    """Rank of fresh LoRA adapters on every linear layer but the head; 0 trains all weights, or the
+    adapters that the model comes with."""
     eval_rows: int | None = None
     """Held-out prompts that an evaluation answers; None: all of them."""
 
@@ -282,6 +283,35 @@ def evaluate(argv: list[str]) -> None:
     say(trainer, f"eval accuracy {greedy['accuracy']:.3f}")
 
 
+def merge(argv: list[str]) -> None:
+    """Writes a model and its adapters as one plain folder."""
+    import torch
+    import tyro
+
+    from rlkit.adapters import merge_adapters
+    from rlkit.policy import load_model, load_tokenizer
+
+    @dataclass(frozen=True)
+    class Flags:
+        """A plain Hugging Face folder from one of adapters (LoRA), for inference."""
+
+        model: str
+        """The folder of adapters: the output_dir of a run with LoRA."""
+        out: str
+        """The folder to write."""
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+        """Of the weights that are written. They are summed in float32."""
+
+    flags = tyro.cli(Flags, args=argv, prog="rlkit merge")
+    if os.path.isdir(flags.out) and os.listdir(flags.out):
+        raise ValueError(f"out={flags.out!r} holds files already; choose another folder")
+    tokenizer, model = load_tokenizer(flags.model), load_model(flags.model)
+    merged = merge_adapters(model).to(getattr(torch, flags.dtype))
+    merged.save_pretrained(flags.out)
+    tokenizer.save_pretrained(flags.out)
+    print(f"merged model in {flags.out}, {flags.dtype}")
+
+
 def bench(argv: list[str]) -> int | None:
     """Measurements."""
     from rlkit import bench
@@ -310,6 +340,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int | None], str]] = {
         "train a model: rlkit train grpo|rloo|ppo, on sums, steps or gsm8k",
     ),
     "eval": (evaluate, "accuracy of a model on held-out prompts"),
+    "merge": (merge, "write a model and its LoRA adapters as one plain folder, for inference"),
     "plan": (plan, "how much memory a training step takes: any model, any card, no GPU needed"),
     "bench": (bench, "measure: rlkit bench train|head|learning"),
     "course": (course, "build, open or reset the notebooks"),

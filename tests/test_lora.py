@@ -348,6 +348,32 @@ def test_pefts_own_merge_works_after_training_on_an_untied_model():
     torch.testing.assert_close(merged(input_ids=IDS).logits, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_command_writes_a_plain_folder(dtype, tmp_path, capsys):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from rlkit.cli import main
+
+    base = models.model("qwen3")
+    base.save_pretrained(tmp_path / "base")
+    models.tokenizer().save_pretrained(tmp_path / "base")
+    config = peft.LoraConfig(r=2, target_modules=["lm_head", "q_proj"])
+    run = make(load_model(tmp_path / "base"), peft_config=config, output_dir=str(tmp_path / "run"))
+    run.train()
+    run.policy.eval()
+    flags = ["--model", str(tmp_path / "run"), "--out", str(tmp_path / "plain"), "--dtype", dtype]
+    assert main(["merge", *flags]) == 0
+    assert str(tmp_path / "plain") in capsys.readouterr().out
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "plain").eval()
+    assert loaded.dtype == getattr(torch, dtype)
+    error = (loaded(input_ids=IDS).logits - run.policy.model(input_ids=IDS).logits).abs().max()
+    assert error < (1e-5 if dtype == "float32" else 0.3)
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "plain")) == len(models.tokenizer())
+    assert main(["merge", *flags]) == 2 and "holds files already" in capsys.readouterr().err
+    flags[1], flags[3] = str(tmp_path / "base"), str(tmp_path / "other")
+    assert main(["merge", *flags]) == 2 and "no adapters to merge" in capsys.readouterr().err
+
+
 # ---- refused ----------------------------------------------------------------------------------
 
 
