@@ -44,8 +44,8 @@ def add_adapters(model: nn.Module, peft_config: Any) -> nn.Module:
     peft = require("peft", "peft_config")
     if hasattr(model, "get_base_model"):
         raise ValueError(
-            "the model has adapters already, which are trained on without peft_config (--lora-rank 0); "
-            "or merge them first (rlkit merge)"
+            "the model has adapters already: train them on without peft_config (--lora-rank 0), or "
+            "merge them first (rlkit merge)"
         )
     if getattr(peft_config, "is_prompt_learning", False):
         raise ValueError(
