@@ -11,7 +11,9 @@ from other ranks. It follows the thread that entered it, and the backward passes
 
 On a CPU the total is what the allocator says after each operation; memory that an operation takes
 and gives back inside itself is not seen. On CUDA the rest up to the allocator's own number is the
-category "unattributed". A meter costs some microseconds an operation, and keeps nothing alive.
+category "unattributed". A meter keeps nothing alive. It costs some 15 to 20 microseconds an
+operation, half of them torch's own way into Python: the steps of the smallest models take half as
+long again, and the larger the tensors, the less there is to notice.
 Left out on purpose: sparse tensors, tensors that only C++ knew before the meter was entered.
 """
 

@@ -102,6 +102,8 @@ class Places:
             above = self.stack[-1]
             place = above._replace(path=f"{above.path}.{type(module).__name__}")
             self._remember(module, place)
+            # put into the model since: its weights are not known yet
+            self.meter.watch_parameters(list(module.parameters()), above.model)
             return place
         name = base = type(module).__name__
         count = 1

@@ -5,8 +5,8 @@
 Nothing is allocated and nothing is computed, but every operation is dispatched, and a Meter counts
 what each would have taken. The trainer, its models, heads, losses and optimiser and FSDP2 are the
 real ones. Written anew is only what would look at numbers: no completion ends (so the longest
-cache is built at once and the last two tokens are drawn), and the rows of a batch are known by
-their place.
+cache is built at once, and the first and the last token are drawn), and the rows of a batch are
+known by their place.
 
 Loops whose rounds all allocate the same are cut short: two micro-batches of an accumulation, three
 tiles of a head.
@@ -158,7 +158,7 @@ class PlannedStep:
         self.update(rollout)
 
     def generate(self) -> Rollout:
-        """All tensors of a rollout, and the first and the last two tokens drawn on this rank."""
+        """All tensors of a rollout, and the first and the last token drawn on this rank."""
         setting, args, policy = self.setting, self.args, self.trainer.policy
         rank_rows = args.generation_batch_size
         drawn = min(args.max_generation_batch or rank_rows, rank_rows)
@@ -193,7 +193,7 @@ class PlannedStep:
         cache.batch_repeat_interleave(group)
         logits = logits.repeat_interleave(group, 0)
         seen = seen.repeat_interleave(group, 0)
-        for t in sorted({0, max(length - 2, 0), length - 1}):
+        for t in sorted({0, length - 1}):
             if t > 0:
                 lengthen(cache, setting.prompt_length + t - 1)
                 seen = torch.ones(size, setting.prompt_length + t, dtype=torch.bool)
