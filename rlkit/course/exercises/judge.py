@@ -161,9 +161,9 @@ def call(function: Callable, exercise: Exercise, args: list[Any]) -> Any:
         result, copied = watched(function, args, twins)
     except Stop:
         raise
-    except NotImplementedError as error:
-        raise NotStarted from error
     except BaseException as error:  # exit() too
+        if isinstance(error, NotImplementedError) and raised_by(error, function):
+            raise NotStarted from error
         raise in_one_line(error, function) from error
     if copied:
         raise Trouble("It calls rlkit's own function for this.", "Write it with torch alone.")
@@ -251,12 +251,23 @@ def in_one_line(error: BaseException, function: Callable) -> Trouble:
     if "leaf Variable that requires grad" in first:  # torch's words for a changed argument
         return Trouble("Your function changed its argument.", "Work on a copy: .clone()")
     text = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
+    file = file_of(function)
     lines = [n for f, n in traceback.walk_tb(error.__traceback__) if f.f_code.co_filename == file]
     if not lines:
         return Trouble(f"It raised {text}")
     code = linecache.getline(file, lines[-1]).strip()
     return Trouble(f"Line {lines[-1]} of your cell raised {text}", f"    {code}" if code else "")
+
+
+def file_of(function: Callable) -> str | None:
+    """The file, or the notebook's cell, that a function was written in."""
+    return getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
+
+
+def raised_by(error: BaseException, function: Callable) -> bool:
+    """Whether the learner's own line raised it, and nothing that it called."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_filename == file_of(function)
 
 
 def is_untouched(function: Callable) -> bool:
