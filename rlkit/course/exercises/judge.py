@@ -265,9 +265,13 @@ def file_of(function: Callable) -> str | None:
 
 
 def raised_by(error: BaseException, function: Callable) -> bool:
-    """Whether the learner's own line raised it, and nothing that it called."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_code.co_filename == file_of(function)
+    """Whether a `raise` of the learner's own raised it, and nothing that it called."""
+    last = error.__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    code = last.tb_frame.f_code
+    own_raise = code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    return own_raise and code.co_filename == file_of(function)
 
 
 def is_untouched(function: Callable) -> bool:
