@@ -228,6 +228,11 @@ WRONG = {
             ended = torch.isin(completion_ids, eos_ids).cumsum(1) > 0
             return ~ended, ended.any(1)
         """),
+        # two mistakes: the first that shows is named
+        ("EOS dropped", """
+            ended = (completion_ids == eos_ids[0]).cumsum(1) > 0
+            return ~ended, ended.any(1)
+        """),
         ("not pad", """
             is_eos = torch.isin(completion_ids, eos_ids)
             return torch.logical_not(is_eos), is_eos.any(1)

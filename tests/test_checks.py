@@ -185,6 +185,25 @@ def test_an_unknown_mistake_is_not_given_a_name(check, capsys):
     assert not any(wrong.says in out for wrong in EXERCISES["leave_one_out"].wrongs)
 
 
+@pytest.mark.parametrize("name, size", [("gae", 1.0005), ("clip", 0.9995), ("k3", 1.005)])
+def test_nearly_right_is_not_right(name, size, check, capsys):
+    names = run(head(name, RIGHT[name]["loop"]), {"torch": torch})
+    right = names[EXERCISES[name].function]
+
+    def nearly(*args):
+        x = right(*args)
+        return tuple(size * y for y in x) if isinstance(x, tuple) else size * x
+
+    getattr(check, name)(nearly)
+    assert "does not know this mistake" in capsys.readouterr().out
+
+
+def test_float32_inside_float64_is_not_right(check, capsys):
+    body = RIGHT["online_softmax"]["logaddexp"].replace("[:, 0] - log_z", "[:, 0] - log_z.float()")
+    cell(check, "online_softmax", head("online_softmax", body))
+    assert "not right yet" in capsys.readouterr().out
+
+
 # --- calls that give nothing to compare
 
 
@@ -243,6 +262,22 @@ def test_a_loop_that_catches_everything_is_stopped_too(capsys):
     cell(Check(seconds=0.2), "leave_one_out", head("leave_one_out", body))
     assert "was stopped" in capsys.readouterr().out
     assert limits.threading.active_count() == before
+
+
+def test_a_thread_is_told_to_stop_more_than_once():
+    caught = []
+
+    def stubborn():
+        for _ in range(3):
+            try:
+                endless()
+            except BaseException as error:
+                caught.append(type(error))
+        endless()
+
+    with pytest.raises(limits.OutOfTime) as found:
+        limits.within(0.05, stubborn)
+    assert not found.value.left_behind and caught == [limits.Stop] * 3
 
 
 def test_what_cannot_be_stopped_is_left_behind_and_told(monkeypatch, capsys):

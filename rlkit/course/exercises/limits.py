@@ -2,8 +2,9 @@
 
 It runs in a thread of its own (a subprocess would not see the notebook's variables), and the cell
 waits for it only so long. Then the thread is sent an exception, again and again, until it ends;
-that reaches any loop in Python, on every system. What waits inside C (a lock, a long sleep) cannot
-be reached: such a thread is left behind, as a daemon, and the learner is told.
+that reaches loops in Python on every system. What waits inside C (a lock, a long sleep) or catches
+everything around a long inner loop may not end: such a thread is left behind, as a daemon, and the
+learner is told.
 """
 
 import ctypes
