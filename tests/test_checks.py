@@ -169,6 +169,16 @@ def test_the_report_shows_what_was_expected_and_what_came(check, capsys):
         """)
 
 
+def test_the_report_shows_the_row_behind_a_single_wrong_number(check, capsys):
+    mistakes = dict(WRONG["masks"])
+    cell(check, "masks", head("masks", mistakes["finished"]))
+    assert "completion_ids, row 0: 5 7 4 2 0\n" in capsys.readouterr().out
+    mistakes = dict(WRONG["online_softmax"])
+    cell(check, "online_softmax", head("online_softmax", mistakes["other=0"]))
+    out = capsys.readouterr().out
+    assert "logits, row 0: -3.000 -1.500 -2.000 -2.500 -1.000 -0.500 -4.000\n" in out
+
+
 def test_a_probe_names_a_mistake_that_no_known_answer_has(check, capsys):
     body = """
     groups = rewards.view(-1, num_generations)

@@ -42,13 +42,7 @@ def wrap(text: str) -> list[str]:
 
 def comparison(outcome: Outcome, exercise: Exercise) -> list[str]:
     """The first row that differs: what went in, what was expected, what came."""
-    case, rounding = outcome.case, tolerances(outcome.case, outcome.expected)
-    pairs = zip(exercise.all_outputs, outcome.expected, outcome.got, strict=True)
-    name, want, wrong, got = next(
-        (name, want, off, got)
-        for name, want, got in pairs
-        if (off := differs(want, got, *rounding)).any()
-    )
+    case, (name, want, got, wrong) = outcome.case, first_wrong(outcome, exercise)
     row, rows = None, inputs(exercise, case.args)
     if want.dim() > 1:
         row = int(wrong.any(1).nonzero()[0])
@@ -59,9 +53,20 @@ def comparison(outcome: Outcome, exercise: Exercise) -> list[str]:
     came = ["-" if f else text for f, text in zip(free, written(got), strict=True)]
     asked = ["-" if f else text for f, text in zip(free, written(want), strict=True)]
     where = "" if row is None else f", row {row}"
-    head = [f"{case.about}{where}", *numbers(exercise, case.args), ""]
+    head = [f"{case.about}{where}", *numbers(exercise, case.args)]
+    if want.dim() == 1 and row is None:
+        head += rows_behind(exercise, case.args, len(want), int(wrong.nonzero()[0]))
+    head.append("")
     rows |= {f"{name}:": [], "  expected": asked, "  yours": came}
     return head + table(rows, exercise.column if want.dim() else None)
+
+
+def first_wrong(outcome: Outcome, exercise: Exercise) -> tuple[str, Tensor, Tensor, Tensor]:
+    """(name, expected, what came, where they differ) of the first output that is wrong."""
+    rounding = tolerances(outcome.case, outcome.expected)
+    pairs = zip(exercise.all_outputs, outcome.expected, outcome.got, strict=True)
+    found = ((name, want, got, differs(want, got, *rounding)) for name, want, got in pairs)
+    return next(four for four in found if four[3].any())
 
 
 def inputs(exercise: Exercise, args: tuple) -> dict[str, Tensor]:
@@ -75,6 +80,12 @@ def numbers(exercise: Exercise, args: tuple) -> list[str]:
     """The arguments that are plain numbers, as one line `name=value`, or none."""
     plain = {k: a for k, a in zip(names(exercise), args, strict=True) if not isinstance(a, Tensor)}
     return [", ".join(f"{k}={a:g}" for k, a in plain.items())] if plain else []
+
+
+def rows_behind(exercise: Exercise, args: tuple, size: int, row: int) -> list[str]:
+    """For one answer a row: the row of each table [size, ...] that the first wrong one is of."""
+    tables = {k: x for k, x in inputs(exercise, args).items() if x.dim() == 2 and len(x) == size}
+    return [f"{k}, row {row}: {' '.join(written(x[row]))}"[:WIDTH] for k, x in tables.items()]
 
 
 def differs(want: Tensor, got: Tensor, absolute: float, relative: float) -> Tensor:
