@@ -1,7 +1,7 @@
 """The step that a plan is about, taken for real on a CPU: what plans are compared with.
 
-Run as a program, this file is one of several gloo ranks: `measured.py SETTING_AS_JSON` prints the
-most bytes in each phase of its step.
+Run as a program, this file is one of several gloo ranks: `measured.py SETTING_AS_JSON ...` prints,
+for each setting, the most bytes in each phase of its step.
 """
 
 import gc
@@ -41,18 +41,22 @@ class Tokenizer:
 
 
 def trainer_of(setting: Any) -> Any:
-    """A trainer of random weights whose steps are as full as a plan takes them to be."""
+    """A trainer of made-up weights whose steps are as full as a plan takes them to be."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     import rlkit
     from rlkit.memory.step import adapters
 
-    torch.manual_seed(0)
     config = AutoConfig.for_model(**setting.config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.to_empty(device="cpu").tie_weights()
+    for x in (*model.parameters(), *model.buffers()):  # in a tenth of the time of drawing them
+        torch.linspace(-0.05, 0.05, x.numel(), out=x.data.view(-1))
     args = setting.train_config()
     args = type(args)(**vars(args) | dict(disable_tqdm=True, num_threads=1))
     made = getattr(rlkit, f"{setting.algorithm.upper()}Trainer")(
-        AutoModelForCausalLM.from_config(config, dtype=torch.float32),
+        model,
         # squares: none is the mean of its group, so that every row teaches
         lambda completions, **_: [float(i * i) for i in range(len(completions))],
         args,
@@ -121,13 +125,13 @@ def true_peak(setting: Any) -> int:
     return before[0] + max(allocated)
 
 
-def on_ranks(setting: Any) -> list[dict[str, int]]:
-    """The most bytes in each phase, of each of setting.fsdp gloo ranks."""
+def on_ranks(settings: list[Any]) -> list[list[dict[str, int]]]:
+    """For each setting, on each of its two gloo ranks: the most bytes in each phase."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, __file__, json.dumps(setting.to_dict())]
-    where = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(setting.fsdp))
+    command = [sys.executable, __file__, *(json.dumps(s.to_dict()) for s in settings)]
+    where = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="2")
     processes = [
         subprocess.Popen(
             command,
@@ -135,7 +139,7 @@ def on_ranks(setting: Any) -> list[dict[str, int]]:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank in range(setting.fsdp)
+        for rank in range(2)
     ]
     try:
         outputs = [process.communicate(timeout=200)[0] for process in processes]
@@ -143,7 +147,8 @@ def on_ranks(setting: Any) -> list[dict[str, int]]:
         for process in processes:
             process.kill()
             process.wait()
-    return [json.loads(output.splitlines()[-1]) for output in outputs]
+    lines = [output.splitlines()[-len(settings) :] for output in outputs]
+    return [[json.loads(line) for line in pair] for pair in zip(*lines, strict=True)]
 
 
 if __name__ == "__main__":
@@ -151,6 +156,7 @@ if __name__ == "__main__":
 
     from rlkit.memory import Setting
 
-    meter = measure(Setting(**json.loads(sys.argv[1])))
-    print(json.dumps(meter.timeline.peaks()), flush=True)
+    for asked in sys.argv[1:]:
+        meter = measure(Setting(**json.loads(asked)))
+        print(json.dumps(meter.timeline.peaks()), flush=True)
     dist.destroy_process_group()

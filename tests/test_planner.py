@@ -23,16 +23,16 @@ from rlkit.memory.step import PlannedStep, model_of
 LARGE = dict(
     model_type="llama",
     vocab_size=32000,
-    hidden_size=768,
-    intermediate_size=2048,
-    num_hidden_layers=9,
-    num_attention_heads=12,
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_hidden_layers=4,
+    num_attention_heads=16,
     num_key_value_heads=4,
     tie_word_embeddings=False,
 )
 """About 100 million weights."""
 LARGE_SIZES = dict(
-    per_device_train_batch_size=4, num_generations=2, prompt_length=28, max_completion_length=4
+    per_device_train_batch_size=2, num_generations=2, prompt_length=14, max_completion_length=4
 )
 MIXED = [
     (algorithm, head, lora, checkpointing)
@@ -110,7 +110,7 @@ def test_a_model_of_100_million_weights_takes_what_was_planned(
         **LARGE_SIZES,
     )
     found = planner.plan(asked)
-    assert 95e6 < found.weights["policy"]["total"] < 115e6
+    assert 90e6 < found.weights["policy"]["total"] < 115e6
     assert found.peak == pytest.approx(measured.measure(asked).peak, rel=0.01)
 
 
@@ -137,21 +137,19 @@ def test_the_allocator_agrees_without_a_meter(planner):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "changes",
-    [
-        dict(algorithm="ppo", head="fused"),
-        dict(algorithm="rloo", lora_rank=8, gradient_checkpointing=True, head="chunked"),
-    ],
-    ids=str,
-)
-def test_two_ranks_take_what_was_planned(changes, planner):
-    asked = small(fsdp=2, **changes)
-    found = planner.plan(asked)
-    for real in measured.on_ranks(asked):
-        assert found.peak == pytest.approx(max(real.values()), rel=0.02)  # and 0.05 was asked
-        for phase, most in real.items():
-            assert found.peak_by_phase[phase] == pytest.approx(most, rel=0.05), phase
+def test_two_ranks_take_what_was_planned(planner):
+    lora = dict(lora_rank=8, gradient_checkpointing=True)
+    asked = [
+        small("ppo", fsdp=2, head="fused"),
+        small("rloo", fsdp=2, head="chunked", **lora),
+        small("grpo", fsdp=2, head="full", reshard_after_forward=False),
+    ]
+    for setting, ranks in zip(asked, measured.on_ranks(asked), strict=True):
+        found = planner.plan(setting)
+        for real in ranks:
+            assert found.peak == pytest.approx(max(real.values()), rel=0.02)  # 0.05 was asked
+            for phase, most in real.items():
+                assert found.peak_by_phase[phase] == pytest.approx(most, rel=0.05), phase
 
 
 # ---- against torch's own account -------------------------------------------------------------
@@ -209,7 +207,7 @@ def by_trackers(asked):
 
 @pytest.mark.parametrize(("head", "dtype"), [("chunked", "bf16"), ("fused", "float32")])
 def test_three_tiles_stand_for_all(head, dtype, monkeypatch):
-    asked = small(head=head, dtype=dtype, device="cuda", tile_bytes=2**11)
+    asked = small(head=head, dtype=dtype, device="cuda", tile_bytes=2**12)
     few = worker.run(asked)
     monkeypatch.setattr(worker, "few_rounds", lambda: worker.ranks(1))
     every = worker.run(asked)
@@ -474,7 +472,7 @@ def test_shapes_from_a_folder_a_file_and_a_model(tmp_path):
     for source in (tmp_path, tmp_path / "config.json", str(tmp_path)):
         assert shape_of(source)[1] == LARGE
     name, config = shape_of(model_of(LARGE))
-    assert name == "LlamaForCausalLM" and config["hidden_size"] == 768
+    assert name == "LlamaForCausalLM" and config["hidden_size"] == 1024
     assert shape_of("qwen/qwen3-0.6b-base")[0] == "Qwen3-0.6B"
     with pytest.raises(ValueError, match="hub did not give its config"):
         shape_of("somebody/Qwen3-0.6B")  # the name of a shape, of another owner
