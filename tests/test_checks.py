@@ -11,9 +11,10 @@ import time
 
 import pytest
 import torch
-from checked_answers import RIGHT, WRONG
+from checked_answers import MUTATES, RIGHT, WRONG
 
 from rlkit import advantages
+from rlkit.course import answers
 from rlkit.course.checks import Check
 from rlkit.course.exercises import EXERCISES, judge, limits, progress, report
 from rlkit.course.exercises.exercise import fresh
@@ -26,6 +27,7 @@ def folder(tmp_path, monkeypatch):
     """Progress goes there, as it goes beside the notebook."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(progress, "_unwritten", {})
+    monkeypatch.setattr(answers, "KEY", tmp_path / "home" / "key")
     return tmp_path
 
 
@@ -218,10 +220,6 @@ def test_float32_inside_float64_is_not_right(check, capsys):
 
 
 FIRST = {name: list(inspect.signature(EXERCISES[name].solution).parameters)[0] for name in NAMES}
-LAST_TENSOR = {
-    "masks": "completion_ids", "leave_one_out": "rewards", "clip": "advantages",
-    "gae": "values", "k3": "logp", "chunked": "weight", "online_softmax": "logits",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -237,9 +235,9 @@ def test_an_exception_is_one_line_with_the_learners_own(name, check, capsys):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_changed_argument_is_noticed(name, check, capsys):
-    body = f"{LAST_TENSOR[name]} += 1\n" + textwrap.dedent(RIGHT[name]["loop"]).strip()
+    body = f"{MUTATES[name]} += 1\n" + textwrap.dedent(RIGHT[name]["loop"]).strip()
     cell(check, name, head(name, body))
-    assert f"changed its argument {LAST_TENSOR[name]}" in capsys.readouterr().out
+    assert f"changed its argument {MUTATES[name]}" in capsys.readouterr().out
 
 
 def test_a_changed_argument_that_torch_refuses_is_named_too(check, capsys):
@@ -555,15 +553,17 @@ def test_progress_goes_from_not_started_to_right(check, capsys):
     check.solution("clip")
     capsys.readouterr()
     check.progress()
-    assert capsys.readouterr().out.splitlines() == [
-        "masks            page 01   not started",
-        "leave_one_out    page 02   not started",
-        "clip             page 03   trying, solution seen",
-        "gae              page 03   right",
-        "k3               page 05   solved with the solution",
-        "chunked          page 08   not started",
-        "online_softmax   page 09   not started",
-    ]
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert list(lines) == NAMES
+    assert lines["masks"] == "masks            page 01   not started"
+    assert lines["clip"] == "clip             page 03   trying, solution seen"
+    assert lines["gae"] == "gae              page 03   right"
+    assert lines["k3"] == "k3               page 05   solved with the solution"
+
+
+def test_exercises_come_in_the_order_of_the_pages():
+    found = [EXERCISES[name].page for name in NAMES]
+    assert found == sorted(found) and {"masks", "online_softmax"} <= set(NAMES)
 
 
 def test_progress_survives_the_kernel_and_is_ignored_by_git(folder, check):
@@ -593,6 +593,100 @@ def test_where_nothing_can_be_written_the_kernel_remembers(folder, check, capsys
     check.progress()
     out = capsys.readouterr().out
     assert "gae: right" in out and "gae              page 03   right" in out
+
+
+# --- answers that outlive the kernel
+
+
+def restarted(name):
+    """What a new kernel's set-up cell binds for an exercise."""
+    names = {"torch": torch}
+    Check(seconds=5.0).names(name, into=names)
+    return names[EXERCISES[name].function]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_right_answer_is_taken_up_after_a_restart(name, check, capsys):
+    cell(check, name, head(name, RIGHT[name]["loop"]))
+    capsys.readouterr()
+    function = restarted(name)
+    used = EXERCISES[name].function
+    assert capsys.readouterr().out == f"taken up: your {used}\n"
+    assert check.label(function) == f"your {used}"
+    assert inspect.getsource(function).startswith(f"def {used}(")
+    assert function.__code__.co_filename == f"<your {used}>"
+
+
+def test_a_wrong_answer_is_not_kept_and_does_not_replace_a_right_one(check, capsys):
+    cell(check, "gae", head("gae", "return rewards, values"), keep=True)
+    assert check.label(restarted("gae")) == "library's gae" and not answers.FILE.exists()
+    cell(check, "gae", head("gae", RIGHT["gae"]["loop"]))
+    cell(check, "gae", head("gae", "return rewards, values"))
+    assert check.label(restarted("gae")) == "your gae"
+
+
+def test_the_notebooks_own_function_is_never_replaced(check):
+    cell(check, "gae", head("gae", RIGHT["gae"]["loop"]))
+    names = {"gae": len}
+    check.names("gae", into=names)
+    assert names["gae"] is len
+
+
+@pytest.mark.parametrize("where", ["another home", "another source", "no signature"])
+def test_code_that_somebody_else_left_in_the_folder_never_runs(where, check, capsys, tmp_path):
+    cell(check, "k3", head("k3", RIGHT["k3"]["loop"]))
+    kept = json.loads(answers.FILE.read_text())
+    if where == "another home":
+        answers.KEY.unlink()
+    elif where == "another source":
+        kept["k3"]["source"] = "open('broken_in', 'w')\n" + kept["k3"]["source"]
+    else:
+        del kept["k3"]["signed"]
+    answers.FILE.write_text(json.dumps(kept))
+    capsys.readouterr()
+    assert check.label(restarted("k3")) == f"library's {EXERCISES['k3'].function}"
+    assert "was not written by you on this machine" in capsys.readouterr().out
+    assert not (tmp_path / "broken_in").exists()
+
+
+def test_an_answer_for_one_exercise_is_none_for_another(check, capsys):
+    cell(check, "k3", head("k3", RIGHT["k3"]["loop"]))
+    kept = json.loads(answers.FILE.read_text())
+    answers.FILE.write_text(json.dumps({"gae": kept["k3"]}))
+    assert check.label(restarted("gae")) == "library's gae"
+
+
+def test_an_answer_that_needs_more_than_its_cell_says_so(check, capsys):
+    names = {"torch": torch, "check": check, "minus": lambda x, y: x - y}
+    body = RIGHT["k3"]["loop"].replace("logp_ref - logp", "minus(logp_ref, logp)")
+    source = "@check.k3\n" + head("k3", body)
+    run(source, names)
+    assert "k3: right" in capsys.readouterr().out
+    assert check.label(restarted("k3")).startswith("library's")
+    out = capsys.readouterr().out
+    assert "needs more than its own cell: run that again; until then the library's" in out
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"gae": 3}', '{"gae": {"source": 3}}', "null"])
+def test_a_spoilt_file_of_answers_stops_nothing(text, check):
+    answers.FILE.parent.mkdir()
+    answers.FILE.write_text(text)
+    assert check.label(restarted("gae")) == "library's gae"
+    cell(check, "gae", head("gae", RIGHT["gae"]["loop"]))
+    assert check.label(restarted("gae")) == "your gae"
+
+
+def test_where_no_key_can_be_kept_nothing_is(check, folder, capsys):
+    (folder / "home").write_text("a file where the folder should be")
+    cell(check, "gae", head("gae", RIGHT["gae"]["loop"]))
+    assert "gae: right" in capsys.readouterr().out
+    assert check.label(restarted("gae")) == "library's gae"
+
+
+def test_the_key_is_nobody_elses(check):
+    cell(check, "gae", head("gae", RIGHT["gae"]["loop"]))
+    assert len(answers.KEY.read_bytes()) == 32
+    assert os.name == "nt" or answers.KEY.stat().st_mode & 0o077 == 0
 
 
 # --- bytes

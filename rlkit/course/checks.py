@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from rlkit.course import answers
 from rlkit.course.exercises import EXERCISES, progress, report
 from rlkit.course.exercises.exercise import Exercise
 from rlkit.course.exercises.judge import Verdict, judge
@@ -58,16 +59,34 @@ class Check:
         print("\n".join(report.progress_table(rows)))
 
     def names(self, *exercises: str, into: dict[str, Any] | None = None) -> None:
-        """Bind the functions of exercises to the library's, where the notebook lacks them.
+        """Bind the functions of exercises where the notebook lacks them.
 
-        So that a cell of the learner's that does not even parse stops none of the others.
+        To the learner's, if it was right once (before the kernel was restarted, or on another
+        page), else to the library's: so a cell that does not even parse stops none of the others.
         into: the notebook's names; None: the caller's. Raises ValueError for an unknown exercise.
         """
         into = sys._getframe(1).f_globals if into is None else into
         for name in exercises:
             if name not in EXERCISES:
                 raise ValueError(f"there is no exercise {name!r}; there are {known()}")
-            into.setdefault(EXERCISES[name].function, stand_in(EXERCISES[name]))
+            if EXERCISES[name].function not in into:
+                into[EXERCISES[name].function] = self._so_far(EXERCISES[name], into)
+
+    def _so_far(self, exercise: Exercise, into: dict[str, Any]) -> Callable:
+        """The kept answer if it is still right, else the library's function."""
+        try:
+            function = answers.take(exercise.name, exercise.function, into)
+            if function is not None and self._verdict(exercise, function).kind != "right":
+                raise answers.NotTaken(
+                    f"your {exercise.function} needs more than its own cell: run that again"
+                )
+        except answers.NotTaken as reason:
+            print(f"{reason}; until then the library's is used")
+            return stand_in(exercise)
+        if function is None:
+            return stand_in(exercise)
+        print(f"taken up: your {exercise.function}")
+        return labelled(function, f"your {exercise.function}")
 
     def label(self, function: Callable) -> str:
         """Whose function it is, for the legend of a chart."""
@@ -88,6 +107,7 @@ class Check:
             out += [*([""] if len(out) > 1 else []), whose]
         print("\n".join(out))
         if verdict.kind == "right":
+            answers.keep(exercise.name, function)
             return labelled(function, f"your {exercise.function}")
         wrong = f"your {exercise.function}, not right yet"
         return labelled(function, wrong) if kept else stand_in(exercise)

@@ -3,8 +3,10 @@
 One call imports the names of the section into the notebook, quiets what is not the lesson
 (progress bars of downloads, warnings about settings), lets Colab show our widgets, and prints one
 line: the section, the device, its threads, the names.
-A section after a training run also takes up that run again if the kernel has lost it: history,
-answers and weights lie in the folder that the run wrote. Names that the notebook has are kept.
+A section after an exercise binds its function: the learner's, if it was right once, else the
+library's. A section after a training run also takes up that run again if the kernel has lost it:
+history, answers and weights lie in the folder that the run wrote. Names that the notebook has are
+kept.
 """
 
 import os
@@ -21,19 +23,55 @@ def here(section: str, names: dict[str, Any] | None = None) -> None:
 
     Raises ValueError, with the sections there are, for an unknown one.
     """
-    if section not in pages.SECTIONS:
-        known = ", ".join(pages.SECTIONS)
-        raise ValueError(f"there is no section {section!r}; the sections are {known}")
+    needs = pages.find(section)
     names = sys._getframe(1).f_globals if names is None else names
     quiet()
     allow_widgets()
-    needs = pages.SECTIONS[section]
-    for name in needs.imports:
-        module, _, attribute = name.rpartition(".")
-        names[attribute] = getattr(import_module(module), attribute)
-    print(f"section {section} | {device()} | {imported(needs)}")
+    names.update(earlier(section))
+    brought = bring(section, needs)
+    names.update(brought)
+    print(f"section {section} | {device()} | {imported(brought)}")
+    answers_so_far(section, names)
     if any(name not in names for name in needs.state):
         take_up(names, needs)
+
+
+def bring(section: str, needs: pages.Section) -> dict[str, Any]:
+    """What a section imports, by the names that it gets; `check` too on a page with exercises."""
+    wanted = list(needs.imports)
+    if pages.poses_exercises(section):
+        wanted.append("rlkit.course.checks.check")
+    return dict(bound(text) for text in wanted)
+
+
+def earlier(section: str) -> dict[str, Any]:
+    """What the sections before this one import: after a restart nobody runs them again."""
+    found: dict[str, Any] = {}
+    for name, needs in pages.page(pages.number_of(section)).items():
+        if name == section:
+            break
+        found |= bring(name, needs)
+    return found
+
+
+def bound(text: str) -> tuple[str, Any]:
+    """("F", module) of "torch.nn.functional as F"; without `as`, by the last part of its name."""
+    dotted, _, alias = text.partition(" as ")
+    module, _, attribute = dotted.rpartition(".")
+    if module and hasattr(import_module(module), attribute):
+        found = getattr(import_module(module), attribute)
+    else:
+        found = import_module(dotted)
+    return alias or dotted.rpartition(".")[2], found
+
+
+def answers_so_far(section: str, names: dict[str, Any]) -> None:
+    """Bind the exercises' functions where the notebook lacks them: the learner's, or ours."""
+    exercises = pages.exercises(section)
+    if exercises:
+        from rlkit.course.checks import check
+
+        check.names(*exercises, into=names)
 
 
 def take_up(names: dict[str, Any], needs: pages.Section) -> None:
@@ -61,10 +99,9 @@ def allow_widgets() -> None:
         import_module("google.colab").output.enable_custom_widget_manager()
 
 
-def imported(needs: pages.Section) -> str:
+def imported(brought: dict[str, Any]) -> str:
     """The names that this section adds."""
-    names = [name.rpartition(".")[2] for name in needs.imports]
-    return f"imported: {', '.join(names)}" if names else "nothing new to import"
+    return f"imported: {', '.join(brought)}" if brought else "nothing new to import"
 
 
 def device() -> str:
