@@ -1,0 +1,164 @@
+"""Every explorer in a real JupyterLab: it moves within 300 ms, stays in place, reads in both
+themes, and shows the same numbers as Python. A new explorer is one more line in CASES."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+pytestmark = pytest.mark.browser
+
+SHOTS = Path(__file__).parents[2] / "shots"
+WITHIN = 300  # milliseconds from the input to the drawn picture
+
+
+@dataclass(frozen=True)
+class Case:
+    """code: makes `explorer`; slider: the one that is moved; moves: the values it is given."""
+
+    name: str
+    code: str
+    slider: str
+    moves: tuple[float, ...]
+    start: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = [
+    Case("parabola", "from parabola import Parabola\nexplorer = Parabola()", "slope", (-2, 1.5)),
+]
+
+MOVE = """([name, value]) => new Promise((done) => {
+  const root = document.querySelector(".rlkit-explorer");
+  const input = root.querySelector(`input[data-name="${name}"]`);
+  const canvas = root.querySelector("canvas");
+  const [before, high] = [canvas.toDataURL(), root.getBoundingClientRect().height];
+  const began = performance.now();
+  new MutationObserver((_, observer) => {
+    const ms = performance.now() - began;
+    observer.disconnect();
+    done({ ms, changed: canvas.toDataURL() !== before,
+      jump: Math.abs(root.getBoundingClientRect().height - high) });
+  }).observe(root, { attributes: true, attributeFilter: ["data-values"] });
+  input.value = value;
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+})"""
+
+OVERFLOWING = """root => [...root.querySelectorAll("*")].filter(e => e.clientWidth && (
+    e.scrollWidth > e.clientWidth + 1
+    || e.getBoundingClientRect().right > root.getBoundingClientRect().right + 1
+  )).map(e => `${e.tagName}.${e.className} ${e.scrollWidth} > ${e.clientWidth}`)"""
+
+
+class Driven:
+    """An explorer in an open notebook."""
+
+    def __init__(self, notebook):
+        self.notebook, self.page = notebook, notebook.page
+        self.root = self.page.locator(".rlkit-explorer").first
+        self.page.wait_for_selector(".rlkit-explorer[data-drawn]", timeout=60000)
+        self.page.wait_for_timeout(200)
+
+    def data(self, key):
+        return json.loads(self.root.evaluate(f"e => e.dataset.{key}"))
+
+    def move(self, name, value):
+        """Set a slider and wait for the picture: {ms, changed, jump}."""
+        return self.page.evaluate(MOVE, [name, value])
+
+    def shot(self, name):
+        self.root.scroll_into_view_if_needed()
+        self.notebook.page.screenshot(path=SHOTS / f"{name}.png")
+
+
+@pytest.fixture
+def driven(lab, notebook):
+    """(name, code) -> the explorer that code calls `explorer`, shown in an open notebook."""
+
+    def make(name, code, *more, **size):
+        made = nbformat.v4.new_notebook()
+        cells = (code + "\nexplorer", *more)
+        made.cells = [nbformat.v4.new_code_cell(source) for source in cells]
+        made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        nbformat.write(made, lab[1] / f"{name}.ipynb")
+        page = notebook(f"{name}.ipynb", **size)
+        page.menu("Run", "Run Selected Cell")
+        return Driven(page)
+
+    return make
+
+
+def in_python(code):
+    """The explorer of the same code, in this process."""
+    names = {}
+    exec(code, names)
+    return names["explorer"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_it_moves_at_once_and_says_what_python_says(case, driven):
+    shown, twin = driven(case.name, case.code), in_python(case.code)
+    for value in case.moves:
+        moved = shown.move(case.slider, value)
+        assert moved["changed"], f"{case.slider}={value} drew the same picture"
+        assert moved["ms"] < WITHIN
+        assert moved["jump"] < 1, "the page below the explorer jumps"
+        expected = twin.set(**{case.slider: value}).numbers()
+        assert shown.data("numbers") == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True)
+    by_keyboard(shown, case.slider)
+    in_both_themes(shown, case.name)
+
+
+def by_keyboard(shown, slider):
+    """The arrow keys move the slider that has the focus."""
+    before = shown.data("values")[slider]
+    shown.root.locator(f'input[data-name="{slider}"]').focus()
+    shown.page.keyboard.press("ArrowLeft")
+    shown.page.wait_for_timeout(150)
+    assert shown.data("values")[slider] < before
+
+
+def in_both_themes(shown, name):
+    """Nothing is cut off, wide or narrow; pictures of all for human eyes."""
+    for theme in ("light", "dark"):
+        if theme == "dark":
+            shown.notebook.menu("Settings", "Theme", "JupyterLab Dark")
+            shown.page.wait_for_timeout(600)
+        assert shown.notebook.is_light() == (theme == "light")
+        for width in (1400, 860):
+            shown.page.set_viewport_size({"width": width, "height": 1000})
+            shown.page.wait_for_timeout(300)
+            assert shown.root.evaluate(OVERFLOWING) == [], (theme, width)
+            shown.shot(f"explorer_{name}_{theme}_{width}")
+
+
+def test_every_kind_of_control_reaches_the_page_and_python(driven):
+    code = CASES[0].code.replace("Parabola()", "Parabola(words='<img src=x>')")
+    shown = driven("controls", code, "print('values', explorer.values, explorer.calls > 0)")
+    shown.root.locator("input[type=radio][value=down]").check()
+    shown.root.locator("input[type=checkbox]").check()
+    shown.root.locator(".rlkit-step").last.click()
+    shown.page.wait_for_timeout(300)
+    assert shown.data("numbers") == {"end": -2.0, "first": 0.25}
+    assert "<img src=x>" in shown.root.inner_text()
+    assert shown.root.locator("img").count() == 0
+    shown.notebook.menu("Run", "Run Selected Cell")
+    said = shown.page.get_by_text(re.compile(r"values \{'slope': 1.5, .*\} True"))
+    said.wait_for(timeout=10000)
+    shown.root.locator("canvas").click()
+    shown.page.wait_for_timeout(200)
+    assert shown.data("values")["slope"] == 0
+
+
+def test_python_moves_the_page(driven):
+    shown = driven("from_python", CASES[0].code, "explorer.set(slope=-1.0, way='down')")
+    shown.notebook.menu("Run", "Run Selected Cell")
+    shown.page.wait_for_function(
+        "JSON.parse(document.querySelector('.rlkit-explorer').dataset.values).slope == -1"
+    )
+    assert shown.data("numbers")["end"] == 2.0
+    assert shown.root.locator("input[type=range]").input_value() == "-1"
+    assert shown.root.locator("input[value=down]").is_checked()
