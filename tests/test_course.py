@@ -1,5 +1,6 @@
 """The course: its builder and rules, sections, copies, and a run that survives a restart."""
 
+import copy
 import json
 import os
 import re
@@ -13,7 +14,7 @@ jupytext = pytest.importorskip("jupytext")
 nbformat = pytest.importorskip("nbformat")
 
 from rlkit.course import build as builder  # noqa: E402
-from rlkit.course import cli, copies, here, pages, rules  # noqa: E402
+from rlkit.course import cli, copies, here, pages, posed, rules  # noqa: E402
 from rlkit.course.colab import setup_cell  # noqa: E402
 from rlkit.widgets import keep  # noqa: E402
 
@@ -38,7 +39,7 @@ here("7.1")
 
 """
 BODY = """\
-# %% exercise="double"
+# %%
 def double(x):
     \"\"\"x -> 2 x\"\"\"
     # SOLUTION
@@ -170,9 +171,16 @@ def test_an_unknown_page_is_named(folder):
 
 def faults(text):
     """What the rules say of a page 07 with this source (its execution left aside)."""
-    notebook = jupytext.reads(text, fmt="py:percent")
-    found = rules.broken("07_page", {"exercise": notebook, "solution": notebook})
+    found = rules.broken("07_page", pages_of(text))
     return [line for line in found if "--execute" not in line]
+
+
+def pages_of(text):
+    """Both notebooks of a source, without the set-up cell."""
+    whole = jupytext.reads(text, fmt="py:percent")
+    builder.name_cells(whole.cells)
+    pages = {"exercise": builder.exercise(copy.deepcopy(whole))}
+    return pages | {"solution": builder.solution(whole)}
 
 
 def test_a_good_page_has_no_faults():
@@ -201,6 +209,74 @@ def test_a_good_page_has_no_faults():
 )
 def test_each_rule_bites(text, words):
     assert any(words in line for line in faults(text)), faults(text)
+
+
+POSED = """
+# %% [markdown]
+# ## Exercise 7.1  The cautious one
+# *8 minutes, two dots of three.* Take the pessimist.
+
+# %% exercise="clip"
+@check.clip
+def clipped_loss(logp, logp_old, advantages, epsilon):
+    # SOLUTION
+    r = (logp - logp_old).exp()
+    near = r.clamp(1 - epsilon, 1 + epsilon)
+    return -torch.min(r * advantages, near * advantages)
+    # END SOLUTION
+"""
+
+
+def test_an_exercise_that_keeps_to_all_rules():
+    assert faults(CARD + SECTION + POSED) == []
+    keep = POSED.replace("@check.clip", "@check.clip(keep=True)")
+    assert faults(CARD + SECTION + keep) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("*8 minutes, two dots of three.* ", "", "no line `*8 minutes, two dots of three.*`"),
+        ("two dots", "four dots", "no line `*8 minutes, two dots of three.*`"),
+        ("*8 minutes, ", "*", "no line `*8 minutes, two dots of three.*`"),
+        ("## Exercise 7.1  The", "## The", "no `## Exercise 2.1  Title`"),
+        ("7.1  The", "7.2  The", "numbered ['7.2'], not ['7.1']"),
+        ("@check.clip\n", "", "no `@check.clip` above `def clipped_loss`"),
+        ("@check.clip\n", "@check.gae\n", "no `@check.clip` above `def clipped_loss`"),
+        ("clipped_loss", "clip_loss", "no `@check.clip` above `def clipped_loss`"),
+        ("# SOLUTION\n", "#\n", "END SOLUTION do not pair"),
+        ("    # SOLUTION\n", "", "END SOLUTION do not pair"),
+        ('exercise="clip"', 'exercise="clop"', "there is no exercise 'clop'; there are masks"),
+        (' exercise="clip"', "", "`@check.clip` outside of a cell with exercise='clip'"),
+        (' exercise="clip"', "", "an exercise is announced, but the next cell is none"),
+        ("# %% exercise", "# %%\nx = 1\n\n# %% exercise", "no `## Exercise 2.1  Title`"),
+    ],
+)
+def test_each_rule_about_exercises_bites(old, new, words):
+    assert old in POSED
+    try:
+        found = faults(CARD + SECTION + POSED.replace(old, new))
+    except ValueError as error:
+        found = [str(error)]
+    assert any(words in line for line in found), found
+
+
+def test_an_exercise_without_a_solution_is_refused():
+    bare = POSED.replace("    # SOLUTION\n", "").replace("    # END SOLUTION\n", "")
+    assert any("has no solution between markers" in line for line in faults(CARD + SECTION + bare))
+
+
+def test_a_solution_that_fails_its_own_check_is_refused():
+    _, cell = next(posed.exercise_cells(pages_of(CARD + SECTION + POSED)["solution"]))
+    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="clip: not right yet")]
+    assert posed.faults(cell, "") == ["the solution of 'clip' does not pass its check"]
+    cell.outputs[0].text = "clip: right, in 4 cases. Yours is used from here on."
+    assert posed.faults(cell, "") == []
+
+
+def test_exercises_are_found_with_their_time_and_difficulty():
+    found = posed.posed(pages_of(CARD + SECTION + POSED)["exercise"])
+    assert found == [posed.Posed("clip", "7.1", "The cautious one", 8, "two dots")]
 
 
 def test_headings_code_and_tables_may_hold_numbers():

@@ -1,6 +1,7 @@
 """What every page of the course keeps to; each rule that is broken is one line of words.
 
-Form: a card; code of at most 76 columns and 25 lines that parses; sections numbered from here().
+Form: a card; code of at most 76 columns and 25 lines that parses; sections numbered from here();
+exercises announced with time and difficulty, checked and solved (posed.py).
 Prose: no exclamation marks, no praise, no measured numbers (a cell computes them; an example's own
 number stands in backticks).
 Files: under 1 MB, no widget state, executed as they are, checked cells with an output to check,
@@ -12,6 +13,8 @@ import hashlib
 import json
 import re
 from typing import Any
+
+from rlkit.course import posed
 
 COLUMNS, LINES, MOST_BYTES = 76, 25, 1_000_000
 TAGS = {"setup", "solution", "raises-exception"}
@@ -27,7 +30,7 @@ CARD = re.compile(
 def broken(name: str, pages: dict[str, Any]) -> list[str]:
     """Every rule that a page breaks: {"exercise": notebook, "solution": notebook} -> lines."""
     whole = pages["solution"]
-    found = [*form(name, whole), *prose(whole), *executed(whole)]
+    found = [*form(name, whole), *prose(whole), *executed(whole), *posed.broken(name, pages)]
     for kind, notebook in pages.items():
         found += [f"{kind}: {line}" for line in [*code(notebook), *stored(notebook)]]
     return [f"{name}: {line}" for line in found]
