@@ -158,7 +158,7 @@ class Tiles:
             lefts.append(lefts[0].new_ones(N, 1, dtype=wide))
             rights.append(bias.detach().to(wide)[:, None])
             leaves = [*leaves[: len(leaves) // 2], None, *leaves[len(leaves) // 2 :], bias]
-        shaping = Shaping(logit_scale, logit_softcap, as_column(temperature, N))
+        shaping = Shaping(logit_scale, logit_softcap, as_column(temperature, N, wide))
         buffer = lefts[0].new_empty(min(N, height), V, dtype=wide)
         return cls(lefts, rights, leaves, shaping, targets, buffer)
 

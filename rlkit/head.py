@@ -27,7 +27,7 @@ from torch.autograd.function import once_differentiable
 from rlkit.chunked import chunked_logps
 from rlkit.config import unknown
 from rlkit.optional import require
-from rlkit.tiles import HALF, TORCH, Backend, Shaping, as_column, multiply
+from rlkit.tiles import FAR, HALF, TORCH, Backend, Shaping, as_column, multiply, sum_dtype
 
 TILE_BYTES = 64 * 2**20
 
@@ -58,7 +58,7 @@ def token_logps(
 
     hidden: [N, H], one row a valid token (leave out masked ones before). N may be 0.
     weight: [V, H], bias: [V], used in hidden's dtype; their gradients come in their own, and a
-        frozen one has none allocated.
+        frozen one has none allocated. A bias of -inf shuts a token out: its probability is 0.
     targets: [N] int64 in 0..V-1. Their values are not checked: one out of range is undefined.
     low_rank: (u [N, r], B [V, r]) adds u B^T to h W^T. LoRA has u = scaling * hidden A^T.
     temperature: a number above 0, or a tensor of one element or [N]; it gets no gradient.
@@ -69,15 +69,16 @@ def token_logps(
     Returns logp [N] and entropy [N] (None with entropy=False): float64 for float64, else float32,
     for sums are float32 even where the operands are bfloat16 or float16. Under autocast the
     operands take autocast's dtype, as in nn.Linear, but the logits are not rounded to it.
-    Raises ValueError for shapes that do not fit, a temperature not above 0, an unknown mode and a
-    backend that cannot do it here; ImportError for Triton where there is none.
+    Raises ValueError for shapes that do not fit, a temperature or softcap not above 0, an unknown
+    mode and a backend that cannot do it here; ImportError for Triton where there is none.
     """
     check_shapes(hidden, weight, targets, bias, low_rank)
     dtype = operand_dtype(hidden)
     lefts, rights = [hidden.to(dtype)], [weight]
     if low_rank is not None:
         lefts, rights = [*lefts, low_rank[0].to(dtype)], [*rights, low_rank[1]]
-    shaping = Shaping(logit_scale, logit_softcap, as_column(temperature, len(hidden)))
+    temperature = as_column(temperature, len(hidden), sum_dtype(dtype))
+    shaping = Shaping(logit_scale, logit_softcap, temperature)
     tile_bytes = TILE_BYTES if tile_bytes is None else tile_bytes
     mode = choose(mode, backend, len(hidden) * len(weight) * 4, tile_bytes)
     operands = lefts, rights, bias, shaping, targets, entropy
@@ -170,9 +171,20 @@ def full_logps(
 ) -> tuple[Tensor, Tensor | None]:
     """All logits at once, in plain autograd: the oracle, and what memory is compared with."""
     # no name holds the logits, so that they are freed once their log-softmax is there
-    log_probs = shaping.full(products(lefts, rights, bias)).log_softmax(-1)
+    log_probs = finite_(shaping.full(products(lefts, rights, bias)), entropy).log_softmax(-1)
     logp = log_probs.gather(1, targets[:, None]).squeeze(1)
     return logp, -(log_probs.exp() * log_probs).sum(-1) if entropy else None
+
+
+def finite_(logits: Tensor, entropy: bool) -> Tensor:
+    """For an entropy -inf becomes a number far below any logit, because 0 * inf is NaN.
+
+    Autograd need not know: the gradient of such a logit is 0 either way.
+    """
+    if entropy:
+        with torch.no_grad():
+            logits.clamp_(min=1e5 * FAR)
+    return logits
 
 
 def products(lefts: list[Tensor], rights: list[Tensor], bias: Tensor | None) -> Tensor:
@@ -274,6 +286,8 @@ class Head(nn.Module):
         objective as well: (loss, sums), from policy_loss, which says what `batch` holds.
             row_lengths, live: for `fused`, see fused_policy_loss; other modes have no use for them.
         """
+        if objective is None and batch:
+            raise TypeError(f"without an objective there is no use for {', '.join(batch)}")
         if targets is None:
             return F.linear(hidden, self.weight, self.bias)
         options = dict(

@@ -190,10 +190,11 @@ def differentiate_panel(
         cols = at + tl.arange(0, BLOCK)
         product = tl.load(tile + cols, mask=cols < stop, other=0.0)
         logp = to_logits(product, outer, INNER) - log_z
+        p = tl.exp(logp)
         if by_logp is None:
-            value = tl.exp(logp) * base
+            value = p * base
         else:
-            value = tl.exp(logp) * (base + by_logp * logp)
+            value = p * (base + by_logp * tl.where(p == 0, 0.0, logp))  # 0 * inf would be NaN
         value += tl.where(cols == target, chosen, 0.0)
         if INNER is not None:
             e = decay(product * INNER)
@@ -225,8 +226,9 @@ def read(
         panels = triton.cdiv(C, PANEL)
         by_panel = tile.new_empty(3, panels, R)
         launch(
-            read_panel, R * panels, tile, tile.stride(0), C, targets, first, *outer(shaping, tile),
-            by_panel, R, INNER=shaping.inner, ENTROPY=with_entropy, PANEL=PANEL, **blocking(C),
+            read_panel, R * panels, tile, tile.stride(0), C, targets.contiguous(), first,
+            *outer(shaping, tile), by_panel, R, INNER=shaping.inner, ENTROPY=with_entropy,
+            PANEL=PANEL, **blocking(C),
         )  # fmt: skip
         launch(
             merge_panels, triton.cdiv(R, ROWS), by_panel, panels, R, scores.log_z, scores.entropy,
@@ -246,7 +248,7 @@ def gradient(
         columns = (token.log_z, token.chosen, token.base, token.by_logp)
         launch(
             differentiate_panel, R * triton.cdiv(C, PANEL), tile, grad, tile.stride(0), C,
-            token.targets, first, *outer(token.shaping, tile),
+            token.targets.contiguous(), first, *outer(token.shaping, tile),
             *(x if x is None else x.contiguous() for x in columns),
             INNER=token.shaping.inner, PANEL=PANEL, **blocking(C),
         )  # fmt: skip

@@ -30,6 +30,9 @@ from torch import Tensor
 HALF = (torch.bfloat16, torch.float16)
 STRIPS = 16
 """torch passes over a tile in so many strips of rows: a work copy is of one strip."""
+FAR = -1e4
+"""A log-prob whose exp is 0 in every dtype, but finite: a logit of -inf, of a token that a bias
+shuts out, then has probability 0 and counts for nothing, where 0 * inf would be NaN."""
 
 Holds = Literal["nothing", "products", "logits", "probabilities"]
 """What the memory of a tile holds; "nothing" is anything at all."""
@@ -50,6 +53,10 @@ class Shaping:
     scale: float
     softcap: float | None
     temperature: float | Tensor  # a tensor is [N, 1]
+
+    def __post_init__(self) -> None:
+        if self.softcap is not None and not self.softcap > 0:
+            raise ValueError(f"logit_softcap must be above 0, or None, not {self.softcap}")
 
     def full(self, product: Tensor) -> Tensor:
         """[N, V] -> [N, V], for autograd to differentiate."""
@@ -92,15 +99,15 @@ class Shaping:
         return tanh.square_().neg_().add_(1.0)
 
 
-def as_column(temperature: float | Tensor, size: int) -> float | Tensor:
-    """A number, or [N, 1], to divide [N, V] by."""
+def as_column(temperature: float | Tensor, size: int, dtype: torch.dtype) -> float | Tensor:
+    """A number, or [N, 1] in the logits' dtype, to divide [N, V] by."""
     if not isinstance(temperature, Tensor):
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0, not {temperature}")
         return float(temperature)
     if temperature.numel() != 1 and [*temperature.shape] != [size]:
         raise ValueError(f"temperature has shape {[*temperature.shape]} where [{size}] fits")
-    return temperature.detach().reshape(-1).expand(size)[:, None]
+    return temperature.detach().to(dtype).reshape(-1).expand(size)[:, None]
 
 
 def is_one(value: float | Tensor) -> bool:
@@ -237,11 +244,14 @@ def read_(
         torch.gather(logits, 1, place[rows], out=chosen[rows])
         # taken off, so that exp cannot overflow, and an offset leaves no trace in the entropy
         torch.amax(logits, 1, keepdim=True, out=largest[rows])
+        largest[rows].clamp_(min=torch.finfo(tile.dtype).min)  # a row of nothing but -inf
         torch.sub(logits, largest[rows], out=shifted)
         torch.exp(shifted, out=weights)
         torch.sum(weights, 1, keepdim=True, out=total[rows])
+        total[rows].clamp_(min=1.0)  # which it is, but in such a row
         if with_entropy:
-            torch.sum(shifted.mul_(weights), 1, keepdim=True, out=weighted[rows])
+            shifted.clamp_(min=FAR).mul_(weights)
+            torch.sum(shifted, 1, keepdim=True, out=weighted[rows])
         if leave == "probabilities":
             torch.div(weights, total[rows], out=logits)
     scores.chosen.add_(torch.where(inside, chosen, 0.0).squeeze(1))
@@ -274,7 +284,8 @@ def gradient_(
             grad = logp.exp_().mul_(token.base[rows])
         else:
             p = logp.exp()
-            grad = logp.mul_(token.by_logp[rows]).add_(token.base[rows]).mul_(p)
+            factor = logp.clamp_(min=FAR).mul_(token.by_logp[rows]).add_(token.base[rows])
+            grad = factor.mul_(p)
         grad.scatter_add_(1, place[rows], at_target[rows])
         if bend is not None:
             grad.mul_(bend)

@@ -126,6 +126,41 @@ def test_a_temperature_per_token_is_each_token_with_its_own(way):
     assert largest_error(whole, number) < 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64], ids=str)
+def test_a_temperature_of_any_dtype_is_that_of_the_logits(dtype, way):
+    inputs, targets, d_logp, d_entropy = random_inputs(4, 13, 3, torch.float32)
+    upstream, options = (d_logp, d_entropy), dict(**way, tile_bytes=150)
+    temperature = torch.tensor([1, 2, 1, 3])
+    wanted = run(inputs, targets, *upstream, temperature=temperature.float(), **options)
+    found = run(inputs, targets, *upstream, temperature=temperature.to(dtype), **options)
+    assert [x.dtype for x in found] == [x.dtype for x in wanted]
+    assert largest_error(found, wanted) == 0
+    tenths = (temperature / 3).to(torch.float16)  # no number of theirs is exact
+    wanted = run(inputs, targets, *upstream, temperature=tenths.float(), **options)
+    found = run(inputs, targets, *upstream, temperature=tenths, **options)
+    assert largest_error(found, wanted) == 0
+
+
+def test_a_token_that_a_bias_shuts_out_counts_for_nothing(way):
+    """As if the vocabulary were without it, also where it fills whole tiles."""
+    inputs, targets, d_logp, d_entropy = random_inputs(4, 40, 3, bias=True)
+    inputs["bias"][9:] = -torch.inf
+    few = inputs | {key: inputs[key][:9] for key in ("weight", "bias")}
+    for upstream in ((d_logp, d_entropy), (d_logp,)):
+        found = run(inputs, targets % 9, *upstream, **way, tile_bytes=500)
+        wanted = run(few, targets % 9, *upstream, mode="full")
+        assert not found[-2][9:].any() and not found[-1][9:].any()
+        found[-2:] = (x[:9] for x in found[-2:])
+        assert largest_error(found, wanted) < 1e-12
+
+
+def test_targets_may_lie_apart(way):
+    inputs, targets, d_logp, _ = random_inputs(6, 13, 3)
+    wanted = run(inputs, targets, d_logp, **way, tile_bytes=300)
+    column = torch.stack([targets, targets + 1], 1)[:, 0]
+    assert largest_error(run(inputs, column, d_logp, **way, tile_bytes=300), wanted) == 0
+
+
 def test_no_tokens_give_empty_results_with_a_graph(way):
     inputs, targets, d_logp, d_entropy = random_inputs(0, 7, 3, bias=True, rank=2)
     logp, entropy, d_hidden, d_weight, d_bias, d_u, d_B = run(
@@ -275,6 +310,7 @@ def test_cuda_gives_the_same_results(way, dtype):
         (dict(low_rank=(torch.zeros(2, 1), torch.zeros(5, 2))), r"low_rank\[1\] has shape"),
         (dict(temperature=0.0), "temperature must be above 0, not 0.0"),
         (dict(temperature=-1), "temperature must be above 0, not -1"),
+        (dict(logit_softcap=0.0), "logit_softcap must be above 0, or None, not 0.0"),
         (dict(temperature=torch.ones(3)), r"temperature has shape \[3\] where \[2\] fits"),
         (dict(mode="chunk"), "did you mean 'chunked'"),
         (dict(backend="torhc"), "did you mean 'torch'"),
@@ -383,5 +419,7 @@ def test_head_refuses_what_it_does_not_know():
     weight = torch.nn.Parameter(torch.zeros(3, 2))
     with pytest.raises(ValueError, match="mode='fulll'"):
         Head(weight, mode="fulll")
+    with pytest.raises(TypeError, match="without an objective there is no use for temprature"):
+        Head(weight)(torch.zeros(4, 2), torch.zeros(4).long(), temprature=0.7)
     with pytest.raises(TypeError):
         Head(torch.zeros(3, 2))  # a tensor that would be missing from state_dict
