@@ -265,7 +265,6 @@ function build(el) {
   const root = make("div", "rlkit-explorer", el);
   const title = make("div", "rlkit-title", root);
   const controls = make("div", "rlkit-controls", root);
-  controls.dataset.lmSuppressShortcuts = "true"; // arrow keys move sliders, not JupyterLab's cells
   const canvas = make("canvas", "rlkit-canvas", root);
   canvas.setAttribute("role", "img");
   const table = make("table", "rlkit-table", root);
@@ -314,7 +313,8 @@ function render({ model, el }) {
   for (const spec of model.get("controls"))
     setters[spec.name] = CONTROLS[spec.kind](spec, ui.controls, (value) =>
       change({ [spec.name]: value }));
-  const stageOf = () => new Stage(ui.root, ui.canvas, pointer);
+  for (const node of ui.controls.querySelectorAll("input, button"))
+    node.dataset.lmSuppressShortcuts = "true"; // arrow keys move sliders, not JupyterLab's cells
   const paint = () => {
     waiting = false;
     const height = explorer.height;
@@ -327,7 +327,8 @@ function render({ model, el }) {
     ui.canvas.setAttribute("aria-label", result.title || "");
     fillTable(ui.table, result.table);
     fillNotes(ui.notes, result.notes || []);
-    if (ui.canvas.clientWidth >= 80) explorer.draw(stageOf(), result, values, data);
+    if (ui.canvas.clientWidth >= 80)
+      explorer.draw(new Stage(ui.root, ui.canvas, pointer), result, values, data);
     ui.root.dataset.drawn = ++drawn;
     ui.root.dataset.numbers = JSON.stringify(result.numbers || {});
     ui.root.dataset.values = JSON.stringify(values);

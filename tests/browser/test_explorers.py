@@ -117,7 +117,7 @@ def by_keyboard(shown, slider):
     before = shown.data("values")[slider]
     shown.root.locator(f'input[data-name="{slider}"]').focus()
     shown.page.keyboard.press("ArrowLeft")
-    shown.page.wait_for_timeout(150)
+    shown.page.wait_for_timeout(300)
     assert shown.data("values")[slider] < before
 
 
