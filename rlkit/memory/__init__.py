@@ -1,6 +1,7 @@
 """Where the bytes go: measured while a model trains, or planned without a GPU.
 
 meter.py      live bytes by category, on a CPU, a GPU, or fake tensors
+launcher.py   ranks that train and tell their bytes: several processes, started from a notebook
 planner.py    the same for any model and any number of ranks, with nothing allocated
 cards.py      graphics cards, and what they leave to tensors
 shapes.py     the shapes of models that need no download
@@ -26,6 +27,7 @@ WHERE = {
     "DTYPES": "settings",
     "OPTIMIZERS": "settings",
     "Setting": "settings",
+    "Ranks": "launcher",
     "SHIPPED": "shapes",
     "CARDS": "cards",
     "RESERVE": "cards",
