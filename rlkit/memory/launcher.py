@@ -26,6 +26,8 @@ from rlkit.memory.processes import Job, StepEnd
 from rlkit.memory.settings import Setting
 from rlkit.memory.timeline import CATEGORIES, Kind, Moment, Timeline
 
+SIZES = {"prompt_length": 8, "max_completion_length": 8}
+"""Of steps that a CPU takes in a second or two."""
 ONLY = {"optimizer": "adamw", "frozen_dtype": "float32", "reward_model": False}
 """Fields that plans can vary and trainers cannot."""
 KINDS = [Kind(category, "") for category in CATEGORIES]
@@ -71,7 +73,7 @@ class Ranks:
 
         fixed = dict(fsdp=fsdp, device=device or best_device(fsdp), dtype=dtype)
         self.settings = [
-            checked(setting_of(model, algorithm, **(fixed | settings | changes)))
+            checked(setting_of(model, algorithm, **(SIZES | fixed | settings | changes)))
             for changes in ({}, *then)
         ]
         if any(setting.fsdp != fsdp for setting in self.settings):
