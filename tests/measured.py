@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_wrapped
 
 SMALL = dict(
     per_device_train_batch_size=16, num_generations=4, prompt_length=20, max_completion_length=24
@@ -73,14 +75,38 @@ def update_once(trainer: Any) -> None:
     trainer.optimizer.step([], trainer.loss)
 
 
-def measure(setting: Any) -> Any:
-    """A Meter that has seen a step in which the optimiser's state is there already."""
+def alone(trainer: Any, others: dict[int, Tensor]) -> Any:
+    """A Meter that does not count `others`."""
     from rlkit.memory import Meter
 
+    class Alone(Meter):
+        def _note(self, tensor: Tensor) -> None:
+            if tensor.layout != torch.strided or tensor.untyped_storage()._cdata not in others:
+                super()._note(tensor)
+
+        def _mark_state(self, optimizer: torch.optim.Optimizer) -> None:
+            first = optimizer.param_groups[0]["params"][0]
+            if first.untyped_storage()._cdata not in others:
+                super()._mark_state(optimizer)
+
+    return Alone(trainer, device="cpu")
+
+
+def there_before() -> dict[int, Tensor]:
+    """The tensors of before a trainer is made, by storage: what libraries keep of other tests."""
+    from rlkit.memory.ledger import alive
+
     gc.collect()
+    plain = [x for x in alive(Tensor)[0] if x.layout == torch.strided and not is_wrapped(x)]
+    return {x.untyped_storage()._cdata: x for x in plain}
+
+
+def measure(setting: Any) -> Any:
+    """A Meter that has seen a step in which the optimiser's state is there already."""
+    others = there_before()
     trainer = trainer_of(setting)
     update_once(trainer)
-    with Meter(trainer, device="cpu") as meter:
+    with alone(trainer, others) as meter:
         trainer.step(0)
     return meter
 
@@ -108,15 +134,12 @@ def after_mark(call: Callable[[Callable[[], None]], object]) -> list[int]:
 
 def true_peak(setting: Any) -> int:
     """The most bytes at once in the same step, by the allocator's events, without a meter."""
-    from rlkit.memory import Meter
-
-    gc.collect()
-    before = []
+    others, before = there_before(), []
 
     def run(mark: Callable[[], None]) -> None:
         trainer = trainer_of(setting)
         update_once(trainer)
-        with Meter(trainer, device="cpu") as meter:
+        with alone(trainer, others) as meter:
             before.append(meter.total)
         mark()
         trainer.step(0)

@@ -7,6 +7,7 @@ among the times that it touches a checkpoint which it writes or drops.
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,8 +91,14 @@ def run_one(server, folder, way, result, delay=None, event=None):
     (pid,) = server.hear()["pids"]
     if delay is not None:
         time.sleep(delay)
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
     return server.hear()
+
+
+def kill(pid):
+    """Also one that has ended already: the server must be heard in any case."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def same(result, straight):
@@ -108,7 +115,7 @@ def check_checkpoints(folder):
 
 
 def test_twenty_kills_of_a_single_process(server, tmp_path):
-    straight, draw, cut, dead = {}, random.Random(1), 0, 0
+    straight, draw, cut = {}, random.Random(1), 0
     for way in WAYS:
         result = tmp_path / f"{way}.straight"
         run_one(server, tmp_path / f"{way}-straight", way, result)  # its first fork is slower
@@ -123,14 +130,17 @@ def test_twenty_kills_of_a_single_process(server, tmp_path):
         if kill % 2:
             moment = dict(event=draw.randrange(events))
         folder, result = tmp_path / str(kill), tmp_path / f"{kill}.result"
-        dead += run_one(server, folder, way, result, **moment)["code"] == -signal.SIGKILL
+        while run_one(server, folder, way, result, **moment)["code"] != -signal.SIGKILL:
+            assert "delay" in moment  # it ended sooner than it did before: once more, sooner
+            moment["delay"] *= 0.7
+            shutil.rmtree(folder)
         if folder.exists():
             cut += check_checkpoints(folder)
         assert run_one(server, folder, way, result)["code"] == 0
         assert same(result, expected), (kill, moment)
         assert not check_checkpoints(folder) and len(checkpoint.checkpoints(folder)) == 2
-    print(f"{dead} of {KILLS} killed, {cut} of them while a checkpoint was written or dropped")
-    assert dead >= KILLS - 1 and cut >= KILLS // 4
+    print(f"{KILLS} killed, {cut} of them while a checkpoint was written or dropped")
+    assert cut >= KILLS // 4
 
 
 def run_two(server, folder, way, result, draw=None, seconds=0.0, restarts=1):
@@ -144,8 +154,7 @@ def run_two(server, folder, way, result, draw=None, seconds=0.0, restarts=1):
             time.sleep(0.01)
         victim = int(draw.choice(notes).read_text())
         time.sleep(draw.uniform(0, seconds))
-        with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
+        kill(victim)
     return server.hear()
 
 
@@ -174,6 +183,6 @@ def test_kills_of_one_rank_of_two(server, tmp_path):
 
 def test_a_killed_rank_ends_the_job_within_seconds(server, tmp_path):
     ended = run_two(
-        server, tmp_path / "run", "grpo:beta", tmp_path / "r", random.Random(3), 1.0, restarts=0
+        server, tmp_path / "run", "grpo:beta", tmp_path / "r", random.Random(3), 0.3, restarts=0
     )
     assert ended["code"] == 1 and ended["seconds"] < 15
