@@ -319,8 +319,9 @@ function render({ model, el }) {
     waiting = false;
     const height = explorer.height;
     const wide = ui.root.clientWidth;
-    ui.canvas.style.height = `${typeof height === "function" ? height(wide) : height || 320}px`;
     const data = model.get("data");
+    const high = typeof height === "function" ? height(wide, data) : height || 320;
+    ui.canvas.style.height = `${high}px`;
     for (const name in setters) setters[name](values[name]);
     result = explorer.compute(values, data);
     put(ui.title, result.title || "");

@@ -19,7 +19,7 @@ An explorer is one Python class and one JavaScript file beside it, about 60 line
 
     // parabola.js. No import, no export: explorer.js is appended and brings the rest.
     const explorer = {
-      height: (width) => (width < 700 ? 420 : 300),       // of the canvas, in CSS pixels
+      height: (width, data) => (width < 700 ? 420 : 300), // of the canvas, in CSS pixels
       compute(values, data) {                             // plain arithmetic, at every input
         const end = values.slope * 2 ** data.power;
         return { title: `it ends at ${fixed(end)}`, numbers: { end }, notes: ["..."],
