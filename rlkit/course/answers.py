@@ -11,7 +11,6 @@ import ast
 import hashlib
 import hmac
 import inspect
-import json
 import linecache
 import os
 import secrets
@@ -20,7 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FILE = Path("runs") / "answers.json"
+from rlkit.course import store
+
+FILE = store.FOLDER / "answers.json"
 KEY = Path.home() / ".rlkit" / "answers.key"
 
 
@@ -32,22 +33,10 @@ def keep(name: str, function: Callable) -> None:
     """Note the source of the right answer to an exercise; nothing if that cannot be done."""
     try:
         source = textwrap.dedent(inspect.getsource(function))
-        kept = load() | {name: {"source": source, "signed": signature(name, source)}}
-        part = FILE.with_suffix(".part")
-        FILE.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        part.replace(FILE)
+        kept = {name: {"source": source, "signed": signature(name, source)}}
+        store.save(FILE, store.load(FILE) | kept)
     except (OSError, TypeError):  # a read-only folder; a function without source
         return
-
-
-def load() -> dict[str, Any]:
-    """What is kept, by exercise; what cannot be read counts for nothing."""
-    try:
-        kept = json.loads(FILE.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
 
 
 def take(name: str, function: str, names: dict[str, Any]) -> Callable | None:
@@ -55,7 +44,7 @@ def take(name: str, function: str, names: dict[str, Any]) -> Callable | None:
 
     Raises NotTaken if it was not signed with the key of this home folder, or does not even run.
     """
-    kept = load().get(name)
+    kept = store.load(FILE).get(name)
     if not isinstance(kept, dict):
         return None
     source = str(kept.get("source"))

@@ -4,10 +4,9 @@ It survives a restart of the kernel, belongs to no account, and git ignores it a
 runs/. Where nothing can be written it lasts as long as the kernel.
 """
 
-import json
-from pathlib import Path
+from rlkit.course import store
 
-FILE = Path("runs") / "progress.json"
+FILE = store.FOLDER / "progress.json"
 
 NOT_STARTED, TRYING, SEEN = "not started", "trying", "trying, solution seen"
 RIGHT, WITH_SOLUTION = "right", "solved with the solution"
@@ -25,11 +24,7 @@ _unwritten: dict[str, str] = {}
 
 def load() -> dict[str, str]:
     """State by exercise; what cannot be read counts for nothing."""
-    try:
-        kept = json.loads(FILE.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        kept = {}
-    kept = kept if isinstance(kept, dict) else {}
+    kept = store.load(FILE)
     kept = {str(k): v for k, v in kept.items() if v in STATES}
     return kept | _unwritten
 
@@ -39,11 +34,8 @@ def record(name: str, event: str) -> None:
     states = load()
     before = states.get(name, NOT_STARTED)
     states[name] = AFTER[event].get(before, before)
-    part = FILE.with_suffix(".part")
     try:
-        FILE.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(states, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        part.replace(FILE)
+        store.save(FILE, states)
         _unwritten.clear()
     except OSError:  # a read-only folder, a full disk
         _unwritten.update(states)
