@@ -27,8 +27,19 @@ class Case:
     start: dict[str, Any] = field(default_factory=dict)
 
 
+TILES = """
+import torch
+from rlkit.widgets.tiles import BlockStepper, TileStepper
+H = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.5]]
+W = [[1.0, 0.0], [0.0, 1.0], [0.5, -0.5], [-1.0, 1.0], [0.0, -1.0], [1.0, 1.0]]
+Z = [[-1.0, 2.0, 0.5, 1.0, 3.0, 0.0, 1.5], [1.0, -2.0, 0.0, 0.5, -1.0, 0.5, 0.0]]
+y = torch.tensor([5, 3, 0, 1])
+explorer = """
+
 CASES = [
     Case("parabola", "from parabola import Parabola\nexplorer = Parabola()", "slope", (-2, 1.5)),
+    Case("tiles", TILES + "TileStepper(torch.tensor(H), torch.tensor(W), y)", "step", (5, 11)),
+    Case("blocks", TILES + "BlockStepper(torch.tensor(Z), y[:2], block=4)", "step", (3, 5)),
 ]
 
 MOVE = """([name, value]) => new Promise((done) => {
@@ -145,9 +156,10 @@ def test_every_kind_of_control_reaches_the_page_and_python(driven):
     assert shown.data("numbers") == {"end": -2.0, "first": 0.25}
     assert "<img src=x>" in shown.root.inner_text()
     assert shown.root.locator("img").count() == 0
+    shown.page.locator(".jp-CodeCell .jp-InputPrompt").last.click()
     shown.notebook.menu("Run", "Run Selected Cell")
-    said = shown.page.get_by_text(re.compile(r"values \{'slope': 1.5, .*\} True"))
-    said.wait_for(timeout=10000)
+    words = re.compile(r"values \{'slope': 1.5, .*\} True")
+    shown.page.locator(".jp-OutputArea-output", has_text=words).wait_for(timeout=10000)
     shown.root.locator("canvas").click()
     shown.page.wait_for_timeout(200)
     assert shown.data("values")["slope"] == 0
