@@ -17,7 +17,6 @@ them. A rank that has not been heard of for ddp_timeout seconds is named and all
 """
 
 import math
-import os
 import weakref
 from typing import Any, Self
 
@@ -81,7 +80,8 @@ class Ranks:
         made_up = self.settings[0].name not in BUILT_IN if made_up is None else made_up
         self.size, self.max_steps = fsdp, max_steps
         options = dict(max_steps=max_steps, learning_rate=learning_rate, seed=seed)
-        options |= dict(ddp_timeout=max(math.ceil(ddp_timeout), 1), num_threads=threads(fsdp))
+        options |= dict(ddp_timeout=max(math.ceil(ddp_timeout), 1), lr_scheduler_type="constant")
+        options["num_threads"] = 1  # for models of this size two are slower, on a busy machine much
         self._job: Job = Job(self.settings, options, made_up)
 
     # --- what a learner calls
@@ -211,8 +211,3 @@ def best_device(ranks: int) -> str:
     import torch
 
     return "cuda" if torch.cuda.device_count() >= ranks else "cpu"
-
-
-def threads(ranks: int) -> int:
-    """CPU threads of each rank."""
-    return max((os.cpu_count() or 1) // ranks, 1)

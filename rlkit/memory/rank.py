@@ -243,7 +243,8 @@ def trainer_of(setting: "Setting", options: dict[str, Any], made_up: bool) -> An
     if not made_up:
         task = load_task("sums")
         return trainer_class(setting.name, task.reward, args, task.train, peft_config=lora)
-    model, words = made_up_model(setting.config, args.seed), MadeUpWords(setting)
+    model = made_up_model(setting.config, args.seed)
+    words = MadeUpWords(model, setting.prompt_length)
     trainer = trainer_class(
         model, words.reward, args, words.prompts, processing_class=words, peft_config=lora
     )
@@ -264,16 +265,21 @@ def made_up_model(config: dict[str, Any], seed: int) -> Any:
 class MadeUpWords:
     """A tokenizer of any vocabulary whose tokens mean nothing, and a task in them.
 
-    The reward is the mean place of a completion's tokens in the vocabulary, 1 at its beginning and
-    0 at its end: a model that knows nothing gets a half, and hardly two completions get the same,
-    so that every row teaches.
+    Tokens are ranked along a direction that was drawn among the rows of the output head; a
+    completion's reward is the mean rank of its tokens, from 0 to 1. A model that knows nothing gets
+    a half and can do better by turning its hidden states; hardly two completions get the same, so
+    that every row teaches.
     """
 
     eos_token_id, pad_token_id = 1, 0
 
-    def __init__(self, setting: "Setting") -> None:
-        self.size = (setting.config.get("text_config") or setting.config)["vocab_size"]
-        self.prompts = [{"prompt": chr(97 + i) * setting.prompt_length} for i in range(26)]
+    def __init__(self, model: Any, prompt_length: int) -> None:
+        import torch
+
+        weight = model.get_output_embeddings().weight.detach()
+        order = (weight @ torch.randn(weight.size(1))).argsort().argsort()
+        self.size, self.ranked = len(weight), (order / len(weight)).tolist()
+        self.prompts = [{"prompt": chr(97 + i) * prompt_length} for i in range(26)]
 
     def __len__(self) -> int:
         return self.size
@@ -287,7 +293,7 @@ class MadeUpWords:
 
     def reward(self, completion_ids: list[list[int]], **kwargs: Any) -> list[float]:
         """In the form of reward functions."""
-        return [1 - sum(ids) / len(ids) / self.size for ids in completion_ids]
+        return [sum(self.ranked[i] for i in ids) / len(ids) for ids in completion_ids]
 
 
 if __name__ == "__main__":

@@ -126,10 +126,14 @@ function areas(ctx, box, view, rows, i, fills, paper) {
   const mine = rows.filter((row) => row[0] === i);
   if (!mine.length) return;
   const floor = mine.map(() => 0);
+  const edge = () => mine.flatMap((row, n) => { // each sample holds until the next one
+    const next = mine[Math.min(n + 1, mine.length - 1)];
+    return [[box.x(i, row[1]), box.y(floor[n])], [box.x(i, next[1]), box.y(floor[n])]];
+  });
   view.looks.forEach((look, k) => {
-    const under = mine.map((row, n) => [box.x(i, row[1]), box.y(floor[n])]);
+    const under = edge();
     mine.forEach((row, n) => (floor[n] += row[3 + k]));
-    const over = mine.map((row, n) => [box.x(i, row[1]), box.y(floor[n])]);
+    const over = edge();
     ctx.beginPath();
     [...over, ...under.reverse()].forEach(([x, y], n) => (n ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
     ctx.fillStyle = fills[k];

@@ -30,7 +30,7 @@ REDRAW_SECONDS = 0.2
 POINTS = 240
 """Most samples drawn of each rank."""
 MB = 1e6
-STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
+STEPS = (1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0, 10.0)
 """Where an axis may end, times a power of ten."""
 HINT = "Point at the picture to read its numbers. The thin line below is the mean reward."
 

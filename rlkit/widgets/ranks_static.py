@@ -50,7 +50,8 @@ def figure(run: "LiveRanks") -> Any:
 def stack(ax: Any, ranks: Any, number: int) -> dict[str, Any]:
     """The areas of one rank; returns them by category."""
     steps, stacked = columns(ranks, number)
-    areas = ax.stackplot(steps, list(stacked.values()), lw=0.5, edgecolor="white") if steps else []
+    drawn = {"step": "post", "lw": 0.4, "edgecolor": "white"}
+    areas = ax.stackplot(steps, list(stacked.values()), **drawn) if steps else []
     for category, area in zip(stacked, areas, strict=True):
         area.set_facecolor(look(category).colour)
         area.set_hatch(2 * look(category).hatch)
