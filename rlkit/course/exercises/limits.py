@@ -102,6 +102,11 @@ class Bytes(TorchDispatchMode):
         self.live, self.peak = 0, 0
         self.known = {a.untyped_storage()._cdata for a in args if isinstance(a, Tensor)}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # else torch imports its compiler at the first operation, which takes seconds of a check
+        return False
+
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         result = operation(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
