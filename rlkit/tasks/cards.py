@@ -1,4 +1,4 @@
-"""The data cards of data/adder/ and data/arithmetic/, for the commands that write the data."""
+"""The data cards of data/adder/, data/arithmetic/ and data/critic/, for what writes them."""
 
 ADDER = """\
 ---
@@ -77,6 +77,54 @@ What holds, and is tested:
 Made by `python -m rlkit.tasks.arithmetic data`, the same bytes each time. Licence: Apache-2.0.
 """
 
+CRITIC = """\
+---
+license: apache-2.0
+library_name: transformers
+---
+
+# critic
+
+A value model of {parameters:,} parameters for the adder (`data/adder/`): what half an answer is
+worth, which is the chance that the adder, going on from there, ends right. For lessons on PPO.
+
+    from rlkit.tasks.critic import load_critic
+    values = load_critic()(rollout)          # [B, T]; values[b, t] judges the text before token t
+
+Mean values on the 500 held-out prompts of each task, one sampled completion each:
+
+| task | mean reward | at the prompt | after a right first token | after a wrong one | \
+squared error at the end | of a constant |
+|---|---|---|---|---|---|---|
+{rows}
+
+The last two columns compare the value before the last token with the reward: the error of the
+critic, and that of always saying the mean reward. On `sums` it has learned to add. On `steps` it
+knows little more than the mean: lessons use `sums`.
+
+## How it was made
+
+    python -m rlkit.tasks.critic
+
+{updates} updates, on one CPU core, with fixed seeds: the same bytes again on the same machine with
+the same versions. It starts as a copy of the adder with a value head of zeros. For each update the
+adder samples {batch}
+at temperature 1, to fresh random prompts; the critic learns towards the reward at every token (half
+the squared error; Muon and AdamW, a learning rate that rises shortly and then falls to 0). No
+prompt of either eval set was among them, in any order.
+
+## Files and limits
+
+`model.safetensors` (float32; the layers under `model.`, the head under `value_head.`) and
+`config.json`, the adder's. It needs the adder's tokenizer. It judges the answers of the adder as it
+ships; of a policy that has trained since it knows less, and of other text nothing.
+"""
+
+CRITIC_ROW = (
+    "| `{name}` | {accuracy:.2f} | {prompt:.2f} | {right:.2f} | {wrong:.2f} | {error:.3f} "
+    "| {base_error:.3f} |"
+)
+
 
 def adder_card(found: dict[str, float], parameters: int, updates: int, samples: int) -> str:
     """The card of data/adder/.
@@ -91,3 +139,15 @@ def adder_card(found: dict[str, float], parameters: int, updates: int, samples: 
 def arithmetic_card(train: int, held_out: int, digits: int) -> str:
     """The card of data/arithmetic/: rows of the files, and the most digits of a steps prompt."""
     return ARITHMETIC.format(train=f"{train:,}", eval=held_out, digits=digits)
+
+
+def critic_card(
+    found: dict[str, dict[str, float]], parameters: int, updates: int, batch: dict[str, int]
+) -> str:
+    """The card of data/critic/.
+
+    found: by task, what `rlkit.tasks.critic.measure` returns; batch: completions of an update.
+    """
+    rows = [CRITIC_ROW.format(name=name, **numbers) for name, numbers in found.items()]
+    sizes = " and ".join(f"{count} answers to `{name}`" for name, count in batch.items())
+    return CRITIC.format(parameters=parameters, rows="\n".join(rows), updates=updates, batch=sizes)
