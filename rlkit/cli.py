@@ -333,6 +333,13 @@ def course(argv: list[str]) -> int | None:
     return course.cli(argv)
 
 
+def evidence(argv: list[str]) -> int | None:
+    """Whether the effects of the pages are there."""
+    from rlkit.course.evidence import commands
+
+    return commands.main(argv)
+
+
 COMMANDS: dict[str, tuple[Callable[[list[str]], int | None], str]] = {
     "doctor": (doctor, "what this machine can do, and what is missing"),
     "train": (
@@ -343,6 +350,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int | None], str]] = {
     "merge": (merge, "write a model and its LoRA adapters as one plain folder, for inference"),
     "plan": (plan, "how much memory a training step takes: any model, any card, no GPU needed"),
     "bench": (bench, "measure: rlkit bench train|head|learning"),
+    "evidence": (evidence, "whether a page's effect exceeds what the seed changes"),
     "course": (course, "build, open or reset the notebooks"),
 }
 """Command -> the function behind it and one line about it."""
