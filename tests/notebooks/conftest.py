@@ -3,10 +3,14 @@
 By itself nbval lets pass: a bad %magic (an error status without an error output), a cell marked
 raises-exception that raises nothing, a checked cell with nothing stored to check, and anything
 that a library writes to stderr. And it waits for the cell's whole timeout when a kernel has died.
+What each cell printed, and what its kernel's process has used so far, goes to cells.jsonl.
 Test runs copy this file beside the notebooks that they run (see test_notebooks.py).
 """
 
+import json
+import os
 import time
+from pathlib import Path
 from queue import Empty
 
 import pytest
@@ -39,7 +43,11 @@ RunningKernel.await_reply = await_reply
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """What nbval found, then what it does not look for."""
-    result = yield
+    try:
+        result = yield
+    finally:
+        if isinstance(item, IPyNbCell):
+            note(item)
     if isinstance(item, IPyNbCell):
         fault = unseen(item)
         if fault:
@@ -60,3 +68,25 @@ def unseen(item):
         return "a checked cell, but no output is stored to check against"
     noise = [o.text for o in outputs if o.output_type == "stream" and o.name == "stderr"]
     return f"wrote to stderr: {noise[0][:200]!r}" if noise else None
+
+
+def note(item):
+    """One line of cells.jsonl: the cell, its printed text, and its kernel."""
+    outputs = item.test_outputs or []
+    text = "".join(output.text for output in outputs if output.output_type == "stream")
+    pid = getattr(item.parent.kernel.km.provisioner, "pid", None)
+    line = {"cell": item.cell_num, "id": item.cell.get("id"), "text": text, "pid": pid}
+    with open("cells.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(line | used(pid)) + "\n")
+
+
+def used(pid):
+    """{"bytes": the most memory a process has held, "seconds": of CPU time}; {} but on Linux."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+    except (OSError, IndexError):
+        return {}
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    # user and system time, its own and that of the processes it has waited for
+    return {"bytes": peak, "seconds": sum(map(int, times)) / os.sysconf("SC_CLK_TCK")}

@@ -1,9 +1,17 @@
-"""Every notebook runs under nbval as it is committed; and the strict rules do bite."""
+"""Every notebook runs under nbval: as shipped, solved, and with wrong answers filled in.
 
+And the strict rules do bite. A notebook may take 90 s and 2 GiB. Seconds are those of the clock or
+of the CPU, whichever are fewer: on a busy machine the clock says little, on a quiet one it is what
+the learner waits.
+"""
+
+import json
 import os
 import shutil
 import subprocess
 import sys
+import textwrap
+import time
 from pathlib import Path
 
 import nbformat
@@ -13,8 +21,17 @@ pytest.importorskip("nbval")
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+
+from checked_answers import WRONG  # noqa: E402
+
+from rlkit.course.exercises import EXERCISES  # noqa: E402
+from rlkit.course.posed import exercise_cells  # noqa: E402
+
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 SOLUTIONS = sorted((ROOT / "notebooks" / "solutions").glob("[0-9][0-9]_*.ipynb"))
+POSING = [path for path in NOTEBOOKS if '"exercise"' in path.read_text(encoding="utf-8")]
+MOST_SECONDS, MOST_BYTES = 90, 2 * 2**30
+UNSOLVED = "    ...  # your code"
 
 
 def nbval(folder, **environment):
@@ -29,23 +46,92 @@ def nbval(folder, **environment):
         cwd=folder,
         capture_output=True,
         text=True,
+        timeout=580,  # a kernel ends with the process that started it
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def cells_of(folder):
+    """What the last run noted of each cell: text, id, and what its kernel had used."""
+    lines = (folder / "cells.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def runs(folder, **environment):
+    """Run the one notebook in `folder`: it passes, within its limits, and leaves no kernel."""
+    began = time.monotonic()
+    status, report = nbval(folder, **environment)
+    clock = time.monotonic() - began
+    assert status == 0, report[-6000:]
+    cells = cells_of(folder)
+    seconds = min(clock, max(cell.get("seconds", clock) for cell in cells))
+    peak = max(cell.get("bytes", 0) for cell in cells)
+    print(f"{seconds:.0f} s ({clock:.0f} s by the clock), {peak / 2**30:.2f} GiB")
+    assert seconds < MOST_SECONDS and peak < MOST_BYTES
+    assert not any(is_alive(cell["pid"]) for cell in cells)
+    return cells
+
+
+def is_alive(pid):
+    """Whether a process runs (also as a zombie that nobody has waited for)."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_exercises_run_as_shipped(path, tmp_path):
     shutil.copy(path, tmp_path)
-    status, report = nbval(tmp_path, RLKIT_FAST="1")
-    assert status == 0, report[-6000:]
+    runs(tmp_path, RLKIT_FAST="1")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 def test_solutions_run_whole_and_their_claims_hold(path, tmp_path):
     shutil.copy(path, tmp_path)
-    status, report = nbval(tmp_path, RLKIT_FOREGROUND="1")
-    assert status == 0, report[-6000:]
+    cells = runs(tmp_path, RLKIT_FOREGROUND="1")
+    notebook = nbformat.read(path, as_version=4)
+    for name, text in exercises_in(notebook, cells):
+        assert text.startswith(f"{name}: right"), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", POSING, ids=lambda path: path.stem)
+def test_wrong_answers_are_named_and_stop_nothing(path, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    mistakes = fill_in(notebook)
+    nbformat.write(notebook, tmp_path / path.name)
+    cells = runs(tmp_path, RLKIT_FAST="1")
+    for name, text in exercises_in(notebook, cells):
+        wrong = mistakes[name]
+        assert text.startswith(f"{name}: not right yet"), text
+        assert " ".join(wrong.says.split()) in " ".join(text.split()), text
+
+
+def fill_in(notebook):
+    """Put the first wrong answer of the table into each exercise; returns the mistakes by name."""
+    mistakes = {}
+    for _, cell in exercise_cells(notebook):
+        name = cell.metadata["exercise"]
+        mistake, body = WRONG[name][0]
+        assert cell.source.count(UNSOLVED) == 1, f"the exercise {name} has no place for an answer"
+        code = textwrap.indent(textwrap.dedent(body).strip(), "    ")
+        cell.source = cell.source.replace(UNSOLVED, code)
+        exercise = EXERCISES[name]
+        known = [*exercise.wrongs, *([exercise.memory.wrong] if exercise.memory else [])]
+        mistakes[name] = next(wrong for wrong in known if wrong.name == mistake)
+    return mistakes
+
+
+def exercises_in(notebook, cells):
+    """(name, printed text) of each exercise's cell in a run."""
+    texts = {cell["id"]: cell["text"] for cell in cells}
+    return [(c.metadata["exercise"], texts[c.id]) for _, c in exercise_cells(notebook)]
+
+
+# --- the rules bite
 
 
 def cell(source, tags=(), output=None):
@@ -81,6 +167,34 @@ def test_the_strict_rules_bite(tmp_path):
     for index, (_, words) in enumerate(BAD):
         assert f"FAILED bad.ipynb::Cell {index}" in report, report
         assert words in report, report
+
+
+def test_an_exercise_is_filled_in_with_a_wrong_answer_and_its_mistake_is_named(tmp_path):
+    source = """
+from rlkit.course.checks import check
+import torch
+
+@check.leave_one_out
+def leave_one_out(rewards, num_generations):
+    ...  # your code
+"""
+    shipped = cell(source.strip())
+    shipped.metadata["exercise"] = "leave_one_out"
+    write(tmp_path, "page", [shipped, cell("assert leave_one_out.stands_in")])
+    notebook = nbformat.read(tmp_path / "page.ipynb", as_version=4)
+    wrong = fill_in(notebook)["leave_one_out"]
+    nbformat.write(notebook, tmp_path / "page.ipynb")
+    ((name, text),) = exercises_in(notebook, runs(tmp_path))
+    assert name == "leave_one_out" and text.startswith("leave_one_out: not right yet")
+    assert wrong.says in text
+
+
+def test_the_limits_bite(tmp_path, monkeypatch):
+    write(tmp_path, "large", [cell("x = bytearray(600 * 2**20)")])
+    monkeypatch.setitem(globals(), "MOST_BYTES", 512 * 2**20)
+    with pytest.raises(AssertionError):
+        runs(tmp_path)
+    assert max(c["bytes"] for c in cells_of(tmp_path)) > 600 * 2**20
 
 
 def write(folder, name, cells):
