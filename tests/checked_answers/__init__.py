@@ -2,7 +2,7 @@
 
 None of them calls rlkit, and none is made from the code that the checks hold. One file an exercise:
 
-    MUTATES   the argument that a careless `+=` changes
+    MUTATES   the argument that a careless `+=` changes; None where it is a function
     RIGHT     style -> body; two besides the solution at least, one of them called "loop"
     WRONG     (the mistake's name, body); three names at least
 """

@@ -69,6 +69,8 @@ class Exercise:
     column: str = "t"
     """What a column is called in the report."""
     memory: Memory | None = None
+    plain: bool = False
+    """The answer is True or False, not a tensor."""
 
     @property
     def function(self) -> str:
@@ -94,6 +96,8 @@ def evaluate(exercise: Exercise, function: Callable, case: Case) -> Outputs:
     args = fresh(case.args, exercise.gradient)
     outputs = function(*args)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    if exercise.plain:
+        outputs = tuple(torch.tensor(bool(x)) for x in outputs)
     if exercise.gradient is not None:
         (gradient,) = torch.autograd.grad(outputs[0].sum(), args[exercise.gradient])
         outputs = (*outputs, gradient)

@@ -194,10 +194,22 @@ def as_outputs(result: Any, exercise: Exercise) -> Outputs:
     outputs = (result,) if len(wanted) == 1 else result
     if not isinstance(outputs, tuple) or len(outputs) != len(wanted):
         raise Trouble(f"It returned {described(result)}; expected was {form}.")
+    if exercise.plain:
+        return tuple(as_truth(name, x) for name, x in zip(wanted, outputs, strict=True))
     for name, x in zip(wanted, outputs, strict=True):
         if not isinstance(x, Tensor):
             raise Trouble(f"{name} is {described(x)}; expected was a tensor.")
     return outputs
+
+
+def as_truth(name: str, x: Any) -> Tensor:
+    """True or False, also as a tensor of one element, as a tensor."""
+    if isinstance(x, Tensor) and x.numel() == 1 and x.dtype == torch.bool:
+        x = bool(x)
+    if not isinstance(x, bool):
+        advice = "`all()` of a tensor makes one of many." if isinstance(x, Tensor) else ""
+        raise Trouble(f"{name} is {described(x)}; expected was True or False.", advice)
+    return torch.tensor(x)
 
 
 def described(x: Any) -> str:

@@ -78,7 +78,8 @@ def inputs(exercise: Exercise, args: tuple) -> dict[str, Tensor]:
 
 def numbers(exercise: Exercise, args: tuple) -> list[str]:
     """The arguments that are plain numbers, as one line `name=value`, or none."""
-    plain = {k: a for k, a in zip(names(exercise), args, strict=True) if not isinstance(a, Tensor)}
+    pairs = zip(names(exercise), args, strict=True)
+    plain = {k: a for k, a in pairs if not isinstance(a, Tensor) and not callable(a)}
     return [", ".join(f"{k}={a:g}" for k, a in plain.items())] if plain else []
 
 
@@ -110,6 +111,8 @@ def table(rows: dict[str, list[str]], column: str | None) -> list[str]:
 
 def written(x: Tensor) -> list[str]:
     """A row of numbers as text: three decimals, or two digits and a power where they are tiny."""
+    if x.dtype == torch.bool and not x.dim():
+        return [str(bool(x))]
     x = x.flatten()
     if not x.is_floating_point():
         return [str(int(v)) for v in x]
