@@ -152,7 +152,7 @@ class Plot {
     };
     this.x = scale(left, left + width, ...x, logx);
     this.y = scale(top + height, top, ...y, logy);
-    this.frame(xticks || ticks(x, width / 80), yticks || ticks(y, height / 45));
+    this.frame(xticks || ticks(x, width / 80), yticks || ticks(y, height / 38));
     const quiet = { alpha: 0.85 };
     stage.text(xlabel, left + width / 2, top + height + 32, { ...quiet, align: "center" });
     stage.text(ylabel, left - 34, top - 12, quiet);

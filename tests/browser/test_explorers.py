@@ -3,9 +3,8 @@ themes, and shows the same numbers as Python. A new explorer is one more line in
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -24,7 +23,6 @@ class Case:
     code: str
     slider: str
     moves: tuple[float, ...]
-    start: dict[str, Any] = field(default_factory=dict)
 
 
 TILES = """
@@ -36,7 +34,17 @@ Z = [[-1.0, 2.0, 0.5, 1.0, 3.0, 0.0, 1.5], [1.0, -2.0, 0.0, 0.5, -1.0, 0.5, 0.0]
 y = torch.tensor([5, 3, 0, 1])
 explorer = """
 
+BASELINE = """
+import numpy as np
+from rlkit.widgets.baseline import BaselineExplorer
+noise = np.random.default_rng(1).normal(size=512)
+right = (np.arange(512) % 5 < 2).astype(float)
+explorer = BaselineExplorer([1.0, 0.0, 0.0, 0.5]"""
+POOL = ", pool=(right, 3 * right + noise), guess=0.4)"
+
 CASES = [
+    Case("baseline", BASELINE + POOL, "shift", (1.5, 4)),
+    Case("baseline group", BASELINE + ")", "r0", (0.5, 0)),
     Case("parabola", "from parabola import Parabola\nexplorer = Parabola()", "slope", (-2, 1.5)),
     Case("tiles", TILES + "TileStepper(torch.tensor(H), torch.tensor(W), y)", "step", (5, 11)),
     Case("blocks", TILES + "BlockStepper(torch.tensor(Z), y[:2], block=4)", "step", (3, 5)),
