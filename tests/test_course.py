@@ -192,6 +192,7 @@ def test_a_good_page_has_no_faults():
     [
         (CARD.replace("After this", "On this") + SECTION, "has no card"),
         (CARD.replace("| time |", "| minutes |") + SECTION, "has no card"),
+        (CARD.replace("1 min", "soon") + SECTION, "the card's time is 'soon'"),
         (CARD.replace("# 07", "# 08") + SECTION, "does not begin with 07"),
         (CARD, "its sections are"),
         (CARD + SECTION.replace("7.1", "7.2"), "its sections are"),
@@ -280,7 +281,7 @@ def test_exercises_are_found_with_their_time_and_difficulty():
 
 
 def test_headings_code_and_tables_may_hold_numbers():
-    text = "# ## 7.1 A part\n# The ratio `1.5` and $x = 0.5$.\n#\n# | 0.5 |\n# |---|\n"
+    text = "# ## 7.1 A part\n# Section 7.1 and exercises 7.2, 7.3 and 7.4.\n# The ratio `1.5` and $x = 0.5$.\n#\n# | 0.5 |\n# |---|\n"
     assert faults(CARD + SECTION + "\n# %% [markdown]\n" + text) == []
 
 
@@ -310,11 +311,20 @@ def test_the_committed_notebooks_are_what_their_sources_make():
     assert done.returncode == 0, done.stderr
 
 
-def test_every_section_of_the_pages_is_known_and_the_other_way_round():
-    text = "".join(path.read_text() for path in (ROOT / "notebooks" / "source").glob("*.py"))
-    for section in pages.SECTIONS:
-        assert f'here("{section}")' in text
-    assert text.count("\nhere(") == len(pages.SECTIONS)
+SOURCES = {path.name[:2]: path for path in (ROOT / "notebooks" / "source").glob("*.py")}
+
+
+@pytest.mark.parametrize("number", sorted({*SOURCES, *pages.numbers()}))
+def test_the_sections_of_a_page_are_known_and_the_other_way_round(number):
+    text = SOURCES[number].read_text()
+    assert re.findall(r'^here\("(.+)"\)', text, re.M) == list(pages.page(number))
+
+
+@pytest.mark.parametrize("number", sorted(SOURCES))
+def test_the_exercises_of_a_page_are_bound_by_its_sections(number):
+    posing = set(re.findall(r'^# %% exercise="(\w+)"', SOURCES[number].read_text(), re.M))
+    bound = {name for needs in pages.page(number).values() for name in needs.exercises}
+    assert posing <= bound
 
 
 # --- the set-up cell

@@ -14,14 +14,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rlkit.course import execute, rules
+from rlkit.course import contents, execute, rules
 from rlkit.course.colab import setup_cell
 from rlkit.course.copies import NOTEBOOKS
 from rlkit.optional import require
 
 BEGIN, END = "# SOLUTION", "# END SOLUTION"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-CONTENTS = ("<!-- contents -->", "<!-- end of contents -->")
 
 
 def build(number: str | None = None, run: bool = False, folder: Path = NOTEBOOKS) -> list[str]:
@@ -39,8 +38,8 @@ def build(number: str | None = None, run: bool = False, folder: Path = NOTEBOOKS
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(dumps(pages[name]), encoding="utf-8")
         wrong += rules.broken(source.stem, pages)
-    contents = folder / "README.md"
-    contents.write_text(with_contents(contents, folder), encoding="utf-8")
+    readme = folder / "README.md"
+    readme.write_text(with_contents(readme, folder), encoding="utf-8")
     return wrong
 
 
@@ -53,9 +52,9 @@ def check(number: str | None = None, folder: Path = NOTEBOOKS) -> list[str]:
             if not path.exists() or path.read_text(encoding="utf-8") != dumps(pages[name]):
                 wrong.append(f"{path.name}, the {name}: differs from its source; build it again")
         wrong += rules.broken(source.stem, pages)
-    contents = folder / "README.md"
-    if contents.read_text(encoding="utf-8") != with_contents(contents, folder):
-        wrong.append("README.md: its contents differ from the pages' cards; build again")
+    readme = folder / "README.md"
+    if readme.read_text(encoding="utf-8") != with_contents(readme, folder):
+        wrong.append("README.md: its contents differ from the pages; build again")
     return wrong
 
 
@@ -174,21 +173,7 @@ def dumps(notebook: Any) -> str:
     return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-# --- the contents page
-
-
 def with_contents(path: Path, folder: Path) -> str:
-    """README.md with its table of pages made from the pages' cards."""
-    text = path.read_text(encoding="utf-8")
-    begin, end = (text.index(mark) for mark in CONTENTS)
-    rows = [contents_row(source) for source in sources(None, folder)]
-    head = "| page | after it you can | time | memory |\n|---|---|---|---|"
-    table = "\n".join([head, *rows])
-    return f"{text[:begin]}{CONTENTS[0]}\n{table}\n{text[end:]}"
-
-
-def contents_row(source: Path) -> str:
-    """One line of the table."""
-    card = rules.card(read(source).cells[0].source)
-    link = f"[{card['title']}]({source.stem}.ipynb)"
-    return f"| {link} | {card['goal'].rstrip('.')} | {card['time']} | {card['memory']} |"
+    """README.md with all that is made from the pages."""
+    pages = [contents.page(s.stem, make(s, folder)["solution"]) for s in sources(None, folder)]
+    return contents.written_into(path.read_text(encoding="utf-8"), pages)

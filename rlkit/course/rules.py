@@ -50,11 +50,24 @@ def card(text: str) -> dict[str, str]:
     return {key: " ".join(value.split()) for key, value in match.groupdict().items()}
 
 
+def minutes(time: str) -> int:
+    """The learner's minutes of a card's time, "35 min, 50 s of it computing" -> 35.
+
+    Raises ValueError if it does not begin like that.
+    """
+    match = re.match(r"(\d+) min\b", time)
+    if match is None:
+        raise ValueError(f"the card's time is {time!r}; it begins with `35 min`")
+    return int(match[1])
+
+
 def form(name: str, notebook: Any) -> list[str]:
     """Card, title, sections, tags."""
     found = []
     try:
-        if not card(notebook.cells[0].source)["title"].startswith(f"{name[:2]} "):
+        parts = card(notebook.cells[0].source)
+        minutes(parts["time"])
+        if not parts["title"].startswith(f"{name[:2]} "):
             found.append(f"the title does not begin with {name[:2]}")
     except ValueError as error:
         found.append(str(error))
@@ -103,6 +116,9 @@ def prose(notebook: Any) -> list[str]:
             found.append(f"an exclamation mark in {text.strip()[:60]!r}")
         praise = [word for word in PRAISE.split() if re.search(rf"\b{word}\b", text, re.I)]
         found += [f"the word {word!r} praises, say what is so" for word in praise]
+        text = re.sub(
+            r"\b(sections?|exercises?) \d+\.\d+(( and|,) \d+\.\d+)*", " ", text, flags=re.I
+        )
         measured = re.findall(r"\b\d+\.\d+\b|\b\d+ ?%", text)
         found += [f"the number {n} in prose: compute it in a cell" for n in measured]
     return found
