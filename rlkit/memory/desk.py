@@ -10,13 +10,13 @@ and a plan cannot be asked to stop: its process is killed and another one starte
 The process ends with close(), with the interpreter, and when its input closes.
 """
 
-import atexit
 import json
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -38,8 +38,8 @@ class Desk:
         self._complaints: Any = None
         self._dropped = False
         self._closed = False
-        atexit.register(_close, weakref.ref(self))
-        weakref.finalize(self, _end, self.__dict__)
+        self._busy = False
+        weakref.finalize(self, _end, self.__dict__)  # at the latest with the interpreter
 
     def start(self) -> None:
         """Starts the process if there is none; its imports go on while others do something."""
@@ -49,15 +49,17 @@ class Desk:
     def drop(self) -> None:
         """Whoever waits for a plan gets Dropped."""
         with self._lock:
-            if self._asked():
+            if self._busy:
                 self._dropped = True
-                _end(self.__dict__)
+                self._process.kill()  # whoever waits for it sees its end, and clears away
 
     def close(self) -> None:
         """Ends the process for good."""
+        self._closed = True
+        self.drop()
         with self._lock:
-            self._closed = self._dropped = True
-            _end(self.__dict__)
+            if not self._busy:
+                _end(self.__dict__)
 
     @property
     def pid(self) -> int | None:
@@ -65,8 +67,8 @@ class Desk:
         process = self._process
         return None if process is None or process.poll() is not None else process.pid
 
-    def plan(self, setting: Setting) -> Plan:
-        """From the disk, or made now.
+    def plan(self, setting: Setting, wanted: Callable[[], bool] = lambda: True) -> Plan:
+        """From the disk, or made now. wanted: asked once more before the question goes out.
 
         Raises ValueError for what cannot be planned, Dropped after drop(), RuntimeError if the
         process dies.
@@ -76,16 +78,16 @@ class Desk:
         if found is not None:
             with suppress(KeyError, TypeError, ValueError):
                 return Plan.of(setting, found)
-        found = self._ask(setting)
+        found = self._ask(setting, wanted)
         if "error" in found:
             raise ERRORS.get(found["kind"], RuntimeError)(found["error"])
         cache.keep(name, found)
         return Plan.of(setting, found)
 
-    def _ask(self, setting: Setting) -> dict[str, Any]:
+    def _ask(self, setting: Setting, wanted: Callable[[], bool]) -> dict[str, Any]:
         line = None
         with self._lock:
-            if self._closed:
+            if self._closed or not wanted():
                 raise Dropped
             self._dropped = False
             process, complaints = self._running(), self._complaints
@@ -96,9 +98,9 @@ class Desk:
                 process.stdin.flush()
                 line = next((x for x in process.stdout if x.startswith(ANSWER)), None)
         finally:
-            self._busy = False
-            if line is None:
-                with self._lock:
+            with self._lock:
+                self._busy = False
+                if line is None:
                     dropped = self._dropped
                     said = "" if dropped else last_words(process, complaints)
                     _end(self.__dict__)
@@ -107,11 +109,6 @@ class Desk:
                 raise Dropped
             raise RuntimeError(f"the process that plans has died: {said}")
         return json.loads(line.removeprefix(ANSWER))
-
-    _busy = False
-
-    def _asked(self) -> bool:
-        return self._busy
 
     def _running(self) -> subprocess.Popen:
         if self._closed:
@@ -151,9 +148,3 @@ def _end(state: dict[str, Any]) -> None:
         for pipe in (process.stdin, process.stdout, state.get("_complaints")):
             with suppress(OSError, ValueError):
                 pipe.close()
-
-
-def _close(reference: Any) -> None:
-    desk = reference()
-    if desk is not None:
-        desk.close()

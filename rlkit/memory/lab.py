@@ -23,12 +23,12 @@ PLAIN, WIDE, WIDER = 8192, 32768, 65536
 SMALL: dict[str, Any] = dict(
     model_type="qwen3",
     vocab_size=WIDE,
-    hidden_size=192,
-    intermediate_size=512,
-    num_hidden_layers=4,
+    hidden_size=128,
+    intermediate_size=384,
+    num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
-    head_dim=48,
+    head_dim=32,
     tie_word_embeddings=True,
     max_position_embeddings=512,
 )
@@ -260,17 +260,17 @@ BASES: dict[str, Base] = {
         Base(
             "small",
             "a small model, live",
-            "4 layers, 192 wide, a vocabulary of 32,768: this one can train right here",
+            "2 layers, 128 wide, a vocabulary of 32,768: this one can train right here",
             START
             | dict(model=SMALL_NAME, dtype="float32", batch=8, group=4)
-            | dict(prompt=16, completion=48),
+            | dict(prompt=16, completion=32),
             {
                 "model": names(*VOCABULARIES),
                 "lora": ((0, "off"), *numbers(4, 8, 16)),
                 "batch": numbers(4, 8, 16),
                 "group": numbers(2, 4, 8),
                 "prompt": numbers(16, 32),
-                "completion": numbers(24, 48, 96),
+                "completion": numbers(16, 32, 64),
             },
             device="cpu",
         ),

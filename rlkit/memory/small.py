@@ -1,7 +1,8 @@
 """The measured side of the Memory Lab: a small model that trains right here, step by step.
 
-    for picture, row in Training(base, choices).steps():
-        ...
+    training = Training(base, choices)
+    with training.meter() as meter:
+        picture, row = training.step(meter)
 
 rlkit's own trainer under a Meter, on made-up words (rank.py): the reward can be learned, no
 completion ends early and every row teaches, so that each step is as full as a plan takes it to be.
@@ -13,17 +14,15 @@ import gc
 from typing import Any
 
 from rlkit.memory import lab
-from rlkit.memory.lab import MiB, Base, Choices
+from rlkit.memory.lab import Base, Choices, MiB
 from rlkit.memory.picture import Picture, picture_of
 
 IN_PLACE = ("head", "tile")
 """Switches of the model that trains; the others make another run."""
-MOST_BYTES = 3 * 2**30
-"""Planned bytes beyond which nothing is trained here."""
 
 
 def not_here(base: Base, choices: Choices) -> str:
-    """"" if these choices can be trained here, else the sentence that says why not."""
+    """ "" if these choices can be trained here, else the sentence that says why not."""
     if base.key != "small":
         return f"{choices['model']} is planned only: the small model is the one that trains here"
     only = {
@@ -47,8 +46,8 @@ class Training:
         self.base, self.seed = base, seed
         self.trainer: Any = None
         self.choices: Choices = {}
-        self.number = 0
-        """Steps of this model so far."""
+        self.number = self.taken = 0
+        """Steps of this model, and of all, so far."""
         self.change(choices)
 
     def change(self, choices: Choices) -> None:
@@ -84,6 +83,7 @@ class Training:
         meter.clear()
         row = self.trainer.step(self.number)
         self.number += 1
+        self.taken += 1
         picture = picture_of(
             meter.timeline,
             meter.at_peak,
