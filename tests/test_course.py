@@ -281,7 +281,10 @@ def test_exercises_are_found_with_their_time_and_difficulty():
 
 
 def test_headings_code_and_tables_may_hold_numbers():
-    text = "# ## 7.1 A part\n# Section 7.1 and exercises 7.2, 7.3 and 7.4.\n# The ratio `1.5` and $x = 0.5$.\n#\n# | 0.5 |\n# |---|\n"
+    text = (
+        "# ## 7.1 A part\n# Section 7.1 and exercises 7.2, 7.3 and 7.4.\n"
+        "# The ratio `1.5` and $x = 0.5$.\n#\n# | 0.5 |\n# |---|\n"
+    )
     assert faults(CARD + SECTION + "\n# %% [markdown]\n" + text) == []
 
 

@@ -123,6 +123,15 @@ def test_the_picture_keeps_its_labels_inside(folder):
     assert all(box.x1 <= width for box in boxes)
     axes = figure.axes[0]
     low, high = axes.get_ylim()
-    pixels = sorted(y / (high - low) * axes.bbox.height for y in labels(figure).values())
+    aside = [text.xyann[1] for text in axes.texts if text.get_ha() == "left"]
+    pixels = sorted(y / (high - low) * axes.bbox.height for y in aside)
     letters = 9 * figure.dpi / 72
     assert all(b - a > letters for a, b in zip(pixels, pixels[1:], strict=False))
+
+
+def test_a_run_that_ended_early_is_labelled_below_its_end():
+    ladder.add("A", rows(0.5, 0.9, every=30))
+    ladder.add("B", rows(0.5, 0.95, every=5))
+    inside = [text for text in ladder.figure().axes[0].texts if text.get_ha() == "center"]
+    assert {"B 0.95", "PPO 0.99, library"} == {text.get_text() for text in inside}
+    assert {text.get_text(): text.xyann[0] for text in inside}["B 0.95"] == 10

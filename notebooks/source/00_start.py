@@ -157,6 +157,17 @@ print(f"your guess: {run.guess}")
 assert last >= 0.9 and last - first >= 0.2, (first, last)
 
 # %% [markdown]
+# ### The ladder
+# Pages 01 to 04 each build an algorithm that does what you have just
+# watched, and put its run on one chart, the ladder. Your line is the
+# first. The dashed ones are runs of the library, of algorithms that are
+# still to come.
+
+# %%
+ladder.add("GRPO, closed box", run)
+ladder.figure()
+
+# %% [markdown]
 # ### What it still gets wrong
 # The likeliest answers are nearly all right now. Answers that are sampled,
 # as they were in training, still slip. Look for what the slips have in

