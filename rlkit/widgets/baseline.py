@@ -14,7 +14,7 @@ flickers) in units of the true slope: 1 is right. `width / centre` is the standa
 the mean: how much noise comes with one unit of signal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ SIZES = (2, 4, 8, 16)
 KINDS = {"none": "no baseline", "loo": "leave-one-out", "mean": "plain mean"}
 LOOK = {"none": ("orange", "s", ":"), "loo": ("blue", "o", "-"), "mean": ("purple", "^", "--")}
 MOST_SHIFT = 5.0
+STEP = 1e-3  # along a direction of length 1
 
 
 class BaselineExplorer(Explorer):
@@ -147,6 +148,35 @@ def unpacked(data: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, 
     keys = ("rewards", "slopes", "draws")
     rewards, slopes, draws = (np.frombuffer(data[k], "<f4").astype(np.float64) for k in keys)
     return rewards, slopes, draws.astype(int).reshape(DRAWS, BUDGET), data["truth"]
+
+
+def slopes(parameters: Sequence[Any], logp: Callable[[], Any], rewards: Any) -> Any:
+    """How fast each answer's log-prob rises per unit step along the true gradient, [N].
+
+    parameters: the leaves of the model; logp(): log-probs [N] of whole answers, with a graph.
+    The direction is the gradient of mean((r - mean r) log-prob) over the pool; the projection is
+    the difference of the log-probs a small step ahead and a small step back, so that N gradients
+    are never held. The parameters are as before when it returns.
+    """
+    import torch
+
+    rewards = torch.as_tensor(rewards)
+    ahead = torch.autograd.grad(((rewards - rewards.mean()) * logp()).mean(), parameters)
+    length = torch.sqrt(sum((g**2).sum() for g in ahead))
+    kept = [p.detach().clone() for p in parameters]
+
+    def after(step: float) -> Any:
+        with torch.no_grad():
+            for p, start, g in zip(parameters, kept, ahead, strict=True):
+                p.copy_(start + step * g / length)
+            return logp().double()
+
+    try:
+        return (after(STEP) - after(-STEP)) / (2 * STEP)
+    finally:
+        with torch.no_grad():
+            for p, start in zip(parameters, kept, strict=True):
+                p.copy_(start)
 
 
 # --- the static twin
