@@ -13,6 +13,8 @@ WHERE = {
     "RLOOTrainer": "rlkit.rloo",
     "PPOConfig": "rlkit.ppo",
     "PPOTrainer": "rlkit.ppo",
+    "RewardConfig": "rlkit.reward_model",
+    "RewardModelTrainer": "rlkit.reward_model",
     "Rollout": "rlkit.rollout",
     "Totals": "rlkit.objectives",
     "GRPO": "rlkit.objectives",

@@ -165,6 +165,12 @@ class PPO(Objective):
         """The tokens of the whole step."""
         return all_tokens(self, batch)
 
+    def surrogate(self, batch: Batch, ratio: Tensor, weight: Tensor) -> tuple[Tensor, Sums]:
+        """Clipped, and how far the policy has moved from the one that drew the rollout (k3)."""
+        losses, sums = super().surrogate(batch, ratio, weight)
+        sums["kl_old"] = mean_of(k3(batch.logp_old - batch.logp), batch.mask)
+        return losses, sums
+
 
 @dataclass(frozen=True, kw_only=True)
 class RLOO(Objective):

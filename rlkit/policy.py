@@ -75,7 +75,7 @@ def load_model(name: str | Path, **kwargs: Any) -> nn.Module:
         base = peft.PeftConfig.from_pretrained(folder).base_model_name_or_path
         return peft.PeftModel.from_pretrained(load_model(base), folder, is_trainable=True)
     options = {"dtype": torch.float32, "use_safetensors": True} | kwargs
-    model = _from_pretrained(AutoModelForCausalLM, name, options)
+    model = load_pretrained(AutoModelForCausalLM, name, options)
     if str(name) in BUILT_IN:
         # adapters will remember this name, and find the model wherever rlkit is installed
         model.name_or_path = model.config._name_or_path = str(name)
@@ -86,10 +86,14 @@ def load_tokenizer(name: str | Path) -> Any:
     """The tokenizer that belongs to `load_model(name)`."""
     from transformers import AutoTokenizer
 
-    return _from_pretrained(AutoTokenizer, name, {})
+    return load_pretrained(AutoTokenizer, name, {})
 
 
-def _from_pretrained(auto: Any, name: str | Path, options: dict[str, Any]) -> Any:
+def load_pretrained(auto: Any, name: str | Path, options: dict[str, Any]) -> Any:
+    """What one of transformers' Auto classes makes of a built-in name, a folder or a hub id.
+
+    Raises FileNotFoundError with one sentence if there is no such thing.
+    """
     folder = model_folder(name)
     try:
         return auto.from_pretrained(folder, trust_remote_code=False, **options)
@@ -335,11 +339,15 @@ class ValueModel(nn.Module):
     """PPO's critic as a model of its own: values[b, t] judges the text before token t."""
 
     def __init__(self, model: nn.Module, amp_dtype: torch.dtype | None = None) -> None:
-        """model: a causal language model that becomes this one's own (pass a copy)."""
+        """model: a causal language model, or a reward model whose score head is where the value
+        head starts. It becomes this one's own (pass a copy)."""
         super().__init__()
-        weight = causal_lm(model).get_output_embeddings().weight
-        self.model = causal_lm(model).base_model
-        self.value_head = value_head(weight)
+        lm = causal_lm(model)
+        score = getattr(lm, "score", None)
+        self.model = lm.base_model
+        self.value_head = value_head((score or lm.get_output_embeddings()).weight)
+        if score is not None:
+            self.value_head.weight = nn.Parameter(score.weight.detach().clone())
         self.backbone = Backbone(model)
         self.amp_dtype = amp_dtype
 

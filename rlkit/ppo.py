@@ -43,8 +43,9 @@ class PPOConfig(TrainConfig):
     """Discount of later rewards."""
     lam: float = 0.95
     """Between the value model's word (0) and what then happened (1)."""
-    value_model: Literal["separate", "shared"] = "separate"
-    """A model of its own, or a head on the policy's trunk."""
+    value_model: Literal["separate", "reward", "shared"] = "separate"
+    """separate: a model of its own, a copy of the policy with a head that starts at 0. reward: a
+    copy of the (first) reward model with its head. shared: a head on the policy's trunk."""
     vf_coef: float = 0.1
     """Weight of the value loss."""
     cliprange_value: float | None = 0.2
@@ -55,6 +56,9 @@ class PPOConfig(TrainConfig):
     """Give the advantages of a rollout mean 0 and variance 1."""
     missing_eos_penalty: float = 0.0
     """Taken from the reward of a completion that does not end."""
+    target_kl: float | None = None
+    """Nats a token from the policy that drew the rollout (k3), above which no further update uses
+    this rollout; None: all do. 0.02 is a usual value."""
 
     name: ClassVar[str] = "ppo"
     group_of_one: ClassVar[bool] = True
@@ -67,8 +71,10 @@ class PPOConfig(TrainConfig):
         super().__post_init__()
         for field in ("gamma", "lam", "vf_coef", "missing_eos_penalty"):
             at_least(self, field, 0, whole=False)
+        if self.target_kl is not None:
+            at_least(self, "target_kl", 0, whole=False)
         for field, known in (
-            ("value_model", ("separate", "shared")),
+            ("value_model", ("separate", "reward", "shared")),
             ("kl_estimator", ("k1", "k3")),
         ):
             if getattr(self, field) not in known:
@@ -76,19 +82,34 @@ class PPOConfig(TrainConfig):
 
 
 class PPOTrainer(Trainer):
-    """Holds a policy, a value model, and a reference if beta is not 0."""
+    """Holds a policy, a value model, and a reference if beta is not 0: with a reward model four."""
 
     config_class = PPOConfig
 
     def build(self, model: nn.Module, peft_config: Any) -> None:
         """Makes the value model before adapters freeze what it copies."""
         self.value_model = None
-        if self.args.value_model == "separate":
-            trunk = copy.deepcopy(causal_lm(model)).requires_grad_(True).float()
+        if self.args.value_model != "shared":
+            trunk = copy.deepcopy(self.judge_of(causal_lm(model))).requires_grad_(True).float()
             if self.args.gradient_checkpointing:
                 checkpoint_activations(trunk, frozen_base=False)
             self.value_model = ValueModel(trunk, self.policy_options()["amp_dtype"])
         super().build(model, peft_config)
+
+    def judge_of(self, model: nn.Module) -> nn.Module:
+        """What the value model is a copy of: the policy's model, or the first reward model."""
+        if self.args.value_model == "separate":
+            return model
+        for func in self.rewards.model_funcs:
+            if not func.same_tokens:
+                raise ValueError(
+                    f"value_model='reward': reward model {func.__name__!r} has a tokenizer of its "
+                    "own, so it cannot read the policy's tokens; use 'separate'"
+                )
+            return causal_lm(func.model.model)
+        raise ValueError(
+            "value_model='reward' needs a reward model in reward_funcs; use 'separate' without one"
+        )
 
     def policy_options(self) -> dict[str, Any]:
         """With a value head on the trunk if the value model is shared."""
@@ -131,6 +152,13 @@ class PPOTrainer(Trainer):
         if self.value_model is not None:
             return self.value_model(micro_batch)
         return self.policy(micro_batch, entropy=False)[-1]
+
+    def used_up(self, result: dict[str, Any]) -> bool:
+        """Whether the policy has moved target_kl away from the one that drew the rollout."""
+        if self.args.target_kl is None:
+            return False
+        total, count = result["sums"]["kl_old"]
+        return float(total / count.clamp(min=1)) > self.args.target_kl
 
     def rows_that_teach(self, batch: Rollout) -> Tensor:
         """Every row: the value model learns from good and bad alike."""

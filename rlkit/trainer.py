@@ -9,7 +9,7 @@ advantages, their objective and the models they hold. Everything here is theirs 
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ from rlkit.distributed import (
     whole_weights,
 )
 from rlkit.failure import mark
-from rlkit.logs import Log, average, describe, kl_of, summarise
+from rlkit.logs import Log, describe, kl_of, summarise
 from rlkit.memory.marks import phase
 from rlkit.objectives import Totals
 from rlkit.optim import Optimizer
@@ -52,7 +52,7 @@ from rlkit.policy import (
     widen,
 )
 from rlkit.prompts import Prompts
-from rlkit.rewards import RewardFunc, as_list, combine, func_names, score
+from rlkit.rewards import Rewards, RewardSource, as_list, combine, with_models
 from rlkit.rollout import Rollout, concatenate, generate
 from rlkit.sampling import Sampler
 
@@ -66,17 +66,20 @@ class Trainer(ABC):
     def __init__(
         self,
         model: str | Path | nn.Module,
-        reward_funcs: RewardFunc | list[RewardFunc],
+        reward_funcs: RewardSource | list[RewardSource],
         args: TrainConfig,
         train_dataset: Sequence[dict[str, Any]],
         eval_dataset: Sequence[dict[str, Any]] | None = None,
         processing_class: Any = None,
         peft_config: Any = None,
+        reward_processing_classes: Any = None,
     ) -> None:
         """model: a built-in name ("adder"), a folder, a hub id or a causal language model.
 
-        reward_funcs: one or several functions in TRL's form. train_dataset, eval_dataset: rows with
-        a `prompt`. processing_class: the tokenizer, needed with a model object. peft_config: a
+        reward_funcs: one or several functions in TRL's form, reward models (sequence classification
+        with one label), or their folders or hub ids. reward_processing_classes: tokenizers of these
+        models, where they are not what comes with them. train_dataset, eval_dataset: rows with a
+        `prompt`. processing_class: the tokenizer, needed with a model object. peft_config: a
         LoraConfig; the reference is then the policy with its adapters off. That of a model which
         comes with adapters is a frozen copy of these.
         Raises ValueError, TypeError or FileNotFoundError, in one sentence, before any work starts.
@@ -85,14 +88,14 @@ class Trainer(ABC):
             wanted, got = self.config_class.__name__, type(args).__name__
             raise TypeError(f"args is of type {got}; {type(self).__name__} needs a {wanted}")
         self.args, self.world = args, join(args.ddp_timeout)
-        self.reward_funcs = as_list(reward_funcs)
-        self.reward_names = [f"reward/{name}" for name in func_names(self.reward_funcs)]
-        combine(torch.zeros(1, len(self.reward_funcs)), args.reward_weights)
+        sources = as_list(reward_funcs)
+        combine(torch.zeros(1, len(sources)), args.reward_weights)
         self.objective = args.objective()
         if args.num_threads:
             torch.set_num_threads(args.num_threads)
         model, self.tokenizer = self._load(model, processing_class)
         self.eos_ids = prompts.eos_ids(self.tokenizer, model)
+        self._take_rewards(sources, reward_processing_classes)
         room = {
             "context_length": getattr(_config(model), "max_position_embeddings", None),
             "max_completion_length": args.max_completion_length,
@@ -111,7 +114,6 @@ class Trainer(ABC):
         self.optimizer = Optimizer(self.trained_modules(), args, updates, self.world)
         self.history: list[dict[str, Any]] = []
         self.callbacks: list[Callable[[dict[str, Any]], None]] = []
-        self.completions: list[dict[str, Any]] = []
         self.meter: AbstractContextManager | None = None
         """An rlkit.Meter to count bytes with: `train` enters it, in the thread that it runs in."""
         self._stop = False
@@ -128,6 +130,15 @@ class Trainer(ABC):
             model = load_model(model)
         prompts.check_tokenizer(tokenizer, _config(model).vocab_size)
         return model, tokenizer
+
+    def _take_rewards(self, sources: list[RewardSource], tokenizers: Any) -> None:
+        """Makes self.rewards, and reward_model (reward_2_model, ...) of the models among them."""
+        args, dtype = self.args, self._amp_dtype()
+        size = args.per_device_train_batch_size
+        funcs = with_models(sources, tokenizers, self.tokenizer, self.eos_ids, size, dtype)
+        self.rewards = Rewards(funcs, args.reward_weights, self.tokenizer)
+        for i, func in enumerate(self.rewards.model_funcs, 1):
+            setattr(self, "reward_model" if i == 1 else f"reward_{i}_model", func.model)
 
     def build(self, model: nn.Module, peft_config: Any) -> None:
         """Makes self.policy, and self.reference if the KL divergence counts."""
@@ -157,14 +168,16 @@ class Trainer(ABC):
     def policy_options(self) -> dict[str, Any]:
         """Settings of every policy and reference of this run."""
         args = self.args
-        dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
         return {
             "head": args.head,
             "tile_bytes": args.tile_bytes,
             "temperature": args.temperature,
-            "amp_dtype": dtype,
+            "amp_dtype": self._amp_dtype(),
             "share_prefix": args.share_prefix,
         }
+
+    def _amp_dtype(self) -> torch.dtype | None:
+        return torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else None
 
     def trained_modules(self) -> list[nn.Module]:
         """What the optimiser sees."""
@@ -192,7 +205,7 @@ class Trainer(ABC):
             for step in range(len(self.history), self.args.max_steps):
                 row = self.step(step)
                 self.history.append(row)
-                log.write(row, self.completions)
+                log.write(row, self.rewards.shown)
                 for callback in self.callbacks:
                     callback(row)
                 every = self.args.save_steps
@@ -243,7 +256,7 @@ class Trainer(ABC):
         extra = self.score(rollout, self.prompts, picked, step)
         row = (
             {"step": step + 1}
-            | describe(rollout, self.args.num_generations, self.reward_names)
+            | describe(rollout, self.args.num_generations, self.rewards.names)
             | extra
         )
         if self.args.mask_truncated_completions:
@@ -314,37 +327,8 @@ class Trainer(ABC):
         self, rollout: Rollout, prompts: Prompts, picked: list[int], step: int
     ) -> dict[str, float]:
         """Fills in the rewards; returns what reward functions logged by `log_metric`."""
-        world, group = self.world.over(len(picked)), len(rollout) // len(picked)
-        mine = world.share(range(len(picked) * group))  # a part of whole groups
-        rows = [picked[i // group] for i in mine]
-        own = slice(mine.start, mine.stop)
-        completions_and_masks = zip(rollout.completion_ids[own], rollout.mask[own], strict=True)
-        ids = [tokens[mask].tolist() for tokens, mask in completions_and_masks]
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        questions = [prompts.rows[i]["prompt"] for i in rows]
-        completions: list[Any] = texts
-        if not isinstance(questions[0], str):
-            completions = [[{"role": "assistant", "content": text}] for text in texts]
-        logged: dict[str, float] = {}
-        rewards = score(
-            self.reward_funcs,
-            questions,
-            completions,
-            ids,
-            prompts.columns(rows),
-            trainer_state=SimpleNamespace(global_step=step, max_steps=self.args.max_steps),
-            log_metric=logged.__setitem__,
-            log_extra=lambda name, values: None,
-        )
-        rewards = torch.cat(world.gather(rewards))
-        total = combine(rewards, self.args.reward_weights)
-        shown = zip(questions, texts, total.tolist(), strict=False)
-        self.completions = [
-            {"prompt": q, "completion": c, "reward": r} for q, c, r in list(shown)[: 4 * group]
-        ]
-        device = self.policy.device
-        rollout.rewards, rollout.rewards_per_func = total.to(device), rewards.to(device)
-        return average(world.gather(logged))
+        state = SimpleNamespace(global_step=step, max_steps=self.args.max_steps)
+        return self.rewards.fill_in(rollout, prompts, picked, self.world, state)
 
     @abstractmethod
     def judge(self, rollout: Rollout) -> None:
@@ -383,20 +367,30 @@ class Trainer(ABC):
         size = args.per_device_train_batch_size * args.gradient_accumulation_steps
         size *= self.world.size
         results, dropped = [], 0
-        for iteration in range(args.num_iterations):
-            for rows in self._order(len(rollout), step, iteration).split(size):
-                batch, totals = rollout.rows(rows), Totals.of(rollout.mask[rows])
-                keep = self.rows_that_teach(batch)
-                dropped += len(batch) - len(keep)
-                threshold = self.entropy_threshold(batch)
-                micro = [self.policy.share(rows_of(batch, part)) for part in self._deal(keep)]
-                results.append(
-                    self.optimizer.step(
-                        micro, lambda m, totals=totals, t=threshold: self.loss(m, totals, t)
-                    )
+        for rows in self._batches(len(rollout), size, step):
+            batch, totals = rollout.rows(rows), Totals.of(rollout.mask[rows])
+            keep = self.rows_that_teach(batch)
+            dropped += len(batch) - len(keep)
+            threshold = self.entropy_threshold(batch)
+            micro = [self.policy.share(rows_of(batch, part)) for part in self._deal(keep)]
+            results.append(
+                self.optimizer.step(
+                    micro, lambda m, totals=totals, t=threshold: self.loss(m, totals, t)
                 )
-                self._check_finite(results[-1], batch, step, len(results))
-        return summarise(results) | {"dropped_rows": dropped}
+            )
+            self._check_finite(results[-1], batch, step, len(results))
+            if self.used_up(results[-1]):
+                break
+        return summarise(results) | {"dropped_rows": dropped, "updates": len(results)}
+
+    def used_up(self, result: dict[str, Any]) -> bool:
+        """Whether this rollout is not worth another update."""
+        return False
+
+    def _batches(self, count: int, size: int, step: int) -> Iterator[Tensor]:
+        """The rows of each optimiser step."""
+        for iteration in range(self.args.num_iterations):
+            yield from self._order(count, step, iteration).split(size)
 
     def _deal(self, rows: Tensor) -> list[Tensor]:
         args = self.args
@@ -443,11 +437,11 @@ class Trainer(ABC):
         if self.eval_prompts is None:
             raise ValueError("eval_dataset is missing: there is nothing to evaluate on")
         rollout = self._answer(self.eval_prompts, greedy)
-        shown = self.completions
+        shown = self.rewards.shown
         self.score(rollout, self.eval_prompts, list(range(len(self.eval_prompts))), 0)
-        self.completions = shown
+        self.rewards.shown = shown
         means = rollout.rewards_per_func.nanmean(0).tolist()
-        return {"accuracy": means[0]} | dict(zip(self.reward_names, means, strict=True))
+        return {"accuracy": means[0]} | dict(zip(self.rewards.names, means, strict=True))
 
     def _answer(self, prompts: Prompts, greedy: bool) -> Rollout:
         args, everyone = self.args, list(range(len(prompts)))
