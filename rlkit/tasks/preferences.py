@@ -43,6 +43,7 @@ TEMPERATURE = 1.3
 PAIRS = 4  # at most, of each prompt
 PROMPTS_AT_ONCE = 500
 
+TUNING_SEED, REWARD_SEED = 0, 42
 TUNING_UPDATES, TUNING_BATCH = 100, 128
 SETTINGS = dict(
     max_steps=400,
@@ -51,7 +52,7 @@ SETTINGS = dict(
     adam_beta2=0.99,
     warmup_steps=20,
     center_rewards_coefficient=0.01,
-    seed=SEED,
+    seed=REWARD_SEED,
 )
 TARGET = 0.87  # of held-out pairs in order; else nothing is written
 
@@ -200,7 +201,7 @@ def tuned(rows: Sequence[Pair]) -> torch.nn.Module:
     from rlkit.tasks.pretrain import batch_loss, make_batch, make_optimizers
 
     model, tokenizer = load_model("adder"), load_tokenizer("adder")
-    optimizers, rng = make_optimizers(model), random.Random(SEED)
+    optimizers, rng = make_optimizers(model), random.Random(TUNING_SEED)
     for i in range(TUNING_UPDATES):
         texts = [row["prompt"] + row["chosen"] for row in rng.sample(rows, TUNING_BATCH)]
         batch_loss(model, *make_batch(texts, tokenizer)).backward()
@@ -220,7 +221,7 @@ def reward_trainer() -> "RewardModelTrainer":
     from rlkit.reward_model import RewardConfig, RewardModelTrainer, load_reward_model
 
     train, held_out = (load_preferences(split) for split in ("train", "eval"))
-    model = load_reward_model("adder", seed=SEED)
+    model = load_reward_model("adder", seed=REWARD_SEED)
     model.base_model.load_state_dict(tuned(train).base_model.state_dict())
     args = RewardConfig(**SETTINGS)
     return RewardModelTrainer(model, args, train, held_out, load_tokenizer("adder"))
@@ -234,14 +235,20 @@ def train_reward_model() -> "RewardModelTrainer":
     return trainer
 
 
-def write_reward_model(folder: Path) -> None:
-    """The folder of the reward model: weights, configuration, tokenizer, card."""
+def make_reward_model(folder: Path) -> None:
+    """Train it, and write it if it is good enough. Raises RuntimeError if it is not."""
     began = time.perf_counter()
     trainer = train_reward_model()
-    found, seconds = trainer.evaluate(), time.perf_counter() - began
-    print(f"held-out pairs in order {found['accuracy']:.3f}, after {seconds:.0f} s", flush=True)
-    if found["accuracy"] < TARGET:
-        raise RuntimeError(f"{found['accuracy']:.3f} is below {TARGET}; nothing was written")
+    accuracy = trainer.evaluate()["accuracy"]
+    seconds = time.perf_counter() - began
+    print(f"held-out pairs in order {accuracy:.3f}, after {seconds:.0f} s", flush=True)
+    if accuracy < TARGET:
+        raise RuntimeError(f"{accuracy:.3f} is below {TARGET}; nothing was written")
+    write_reward_model(trainer, accuracy, folder)
+
+
+def write_reward_model(trainer: "RewardModelTrainer", accuracy: float, folder: Path) -> None:
+    """The folder of the reward model: weights, configuration, tokenizer, card."""
     from rlkit.tasks.pretrain import make_tokenizer
 
     trainer.save(folder)
@@ -249,7 +256,7 @@ def write_reward_model(folder: Path) -> None:
     card = REWARD_CARD.format(
         parameters=sum(p.numel() for p in trainer.model.parameters()),
         pairs=len(trainer.eval_pairs),
-        accuracy=found["accuracy"],
+        accuracy=accuracy,
         tuning=TUNING_UPDATES,
         steps=trainer.steps,
         batch=trainer.args.per_device_train_batch_size,
@@ -268,7 +275,7 @@ def main() -> None:
     model = commands.add_parser("train", help="make the reward model again")
     model.add_argument("--out", type=Path, default=data_path("reward"))
     args = parser.parse_args()
-    (write_data if args.command == "data" else write_reward_model)(args.out)
+    (write_data if args.command == "data" else make_reward_model)(args.out)
 
 
 if __name__ == "__main__":
