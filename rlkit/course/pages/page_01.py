@@ -70,7 +70,7 @@ def make_step(student: Any, shift: float = 0.0, baseline: bool = False) -> Any:
     return step
 
 
-def new_run(guess: float | None, folder: str | None = None, **settings: Any) -> Any:
+def new_run(guess: float | None, folder: str, **settings: Any) -> Any:
     """Section 1.5: a live run of 30 steps."""
     from rlkit.course.student import Loop, Student
     from rlkit.widgets.live import LiveRun
@@ -86,17 +86,33 @@ def parts() -> dict[str, Any]:
     return {name: globals()[name] for name in PARTS}
 
 
-def rejoin() -> dict[str, Any]:
-    """Section 1.6: the functions, and the run that was kept in runs/page01."""
+def kept(name: str, **settings: Any) -> Any:
+    """The run that was kept in runs/<name>, on a student that holds its weights; None: none."""
     from rlkit.course.student import Loop, Student
     from rlkit.widgets import keep
 
-    folder = keep.last_run("page01")
+    folder = keep.last_run(name)
     if folder is None:
-        return parts()
+        return None
     student = Student(folder)
-    loop = Loop(make_step(student), student, steps=30, eval_rows=200, output_dir="runs/page01")
-    return parts() | {"run": keep.restore(loop, folder, student.task.reward)}
+    step = make_step(student, **settings)
+    loop = Loop(step, student, steps=30, eval_rows=200, output_dir=f"runs/{name}")
+    return keep.restore(loop, folder, student.task.reward)
+
+
+def rejoin_first() -> dict[str, Any]:
+    """Section 1.6: the functions, and the first run."""
+    run = kept("page01")
+    return parts() | ({} if run is None else {"run": run})
+
+
+def rejoin_both() -> dict[str, Any]:
+    """Section 1.7: the functions, and the two runs with 4 added."""
+    runs = {
+        "alone": kept("page01_alone", shift=4.0),
+        "helped": kept("page01_helped", shift=4.0, baseline=True),
+    }
+    return parts() | {name: run for name, run in runs.items() if run is not None}
 
 
 SECTIONS: dict[str, Section] = {
@@ -111,7 +127,7 @@ SECTIONS: dict[str, Section] = {
         PARTS[:3],
         parts,
     ),
-    "1.6": Section(("rlkit.course.ladder",), (*PARTS, "run"), rejoin),
+    "1.6": Section(("rlkit.course.ladder",), (*PARTS, "run"), rejoin_first),
     "1.7": Section(
         (
             "rlkit.GRPO",
@@ -121,6 +137,6 @@ SECTIONS: dict[str, Section] = {
             "rlkit.widgets.explorer.titled",
         ),
         (*PARTS, "alone", "helped"),
-        parts,
+        rejoin_both,
     ),
 }
