@@ -54,3 +54,20 @@ def model(kind: str = "qwen3", seed: int = 0, **changes):
             if parameter.dim() > 1:
                 torch.nn.init.normal_(parameter, std=0.3)
     return made.eval()
+
+
+def scorer(kind: str = "qwen3", labels: int = 1):
+    """A random reward model (labels: 1) on the trunk of `model`; its scores lie far apart."""
+    import copy
+
+    from transformers import AutoModelForSequenceClassification
+
+    lm = model(kind)
+    config = copy.deepcopy(lm.config)
+    config.num_labels = labels
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        made = AutoModelForSequenceClassification.from_config(config)
+        made.base_model.load_state_dict(lm.base_model.state_dict())
+        torch.nn.init.normal_(made.score.weight, std=1.0)
+    return made.eval()

@@ -138,6 +138,8 @@ def make(
     if algorithm == "ppo":
         sizes["num_iterations"] = 2
     model, peft_config = models.model(kind, model_seed), lora or None
+    if reward == "model":
+        reward = models.scorer(kind)
     if lora in (True, "head"):
         import peft
 
@@ -189,6 +191,8 @@ SETTINGS = {
     "minibatches": {},
     "accumulate": {},
     "dead": dict(reward=every_other),
+    "scored": dict(reward="model"),
+    "critic": dict(value_model="reward"),
 }
 
 
@@ -224,6 +228,19 @@ def evaluate():
         trainer.eval_prompts.ids[:1],
     )
     return [*found, trainer.evaluate(), trainer.complete(["1+1=", "12+1=", "3+4="])]
+
+
+@case
+def scores():
+    """By a reward model, of rows that two ranks cannot share evenly, nor in as many batches."""
+    trainer = make(
+        "grpo", reward="model", per_device_train_batch_size=2, gradient_accumulation_steps=2
+    )
+    trainer.eval_prompts.rows, trainer.eval_prompts.ids = (
+        trainer.eval_prompts.rows[:5],
+        trainer.eval_prompts.ids[:5],
+    )
+    return trainer.evaluate()
 
 
 def last_digit(completions, log_metric, **kwargs):

@@ -1,6 +1,5 @@
 """Reward models: the score, the loss, the training, and the files that come with rlkit."""
 
-import copy
 import math
 
 import models
@@ -8,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import scorer
 
 import rlkit
 from rlkit import RewardConfig, RewardModelTrainer
@@ -22,21 +22,6 @@ PAIRS = [
     for a in range(10, 18)
     for b in (7, 8)
 ]
-
-
-def scorer(kind="qwen3", labels=1):
-    """A random sequence classification model; its scores are far from each other."""
-    from transformers import AutoModelForSequenceClassification
-
-    lm = models.model(kind)
-    config = copy.deepcopy(lm.config)
-    config.num_labels = labels
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = AutoModelForSequenceClassification.from_config(config)
-        model.base_model.load_state_dict(lm.base_model.state_dict())
-        torch.nn.init.normal_(model.score.weight, std=1.0)
-    return model.eval()
 
 
 def texts(seed, count):

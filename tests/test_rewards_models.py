@@ -5,7 +5,7 @@ import copy
 import models
 import pytest
 import torch
-from test_reward_model import TOKENIZER, scorer
+from models import scorer
 
 from rlkit import (
     GRPOConfig,
@@ -18,6 +18,7 @@ from rlkit import (
 )
 from rlkit.rewards import ModelReward
 
+TOKENIZER = models.tokenizer()
 ROWS = [{"prompt": f"{a}+{b}=", "answer": str(a + b)} for a in (1, 12, 345) for b in (7, 89)]
 TRAINERS = {
     "grpo": (GRPOTrainer, GRPOConfig),
