@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from rlkit.memory.cards import readable
 from rlkit.memory.timeline import Moment, Timeline, in_order, merged
 
 PHASES: dict[str, tuple[float, int]] = {
@@ -108,6 +109,35 @@ class Picture:
             seconds=values["seconds"],
             weights=values["weights"],
         )
+
+
+def by_hand(picture: Picture, mine: dict[str, float | None]) -> str:
+    """A table of someone's own bytes by category beside the most that the picture holds of each.
+
+    Raises ValueError for a category that the picture does not have.
+    """
+    lines = [f"{'':10} {'yours':>10} {'held':>10}"]
+    for name, own in mine.items():
+        if name not in picture.series:
+            raise ValueError(f"there is no {name!r} here; there are {', '.join(picture.series)}")
+        held = max(picture.series[name])
+        yours = "" if own is None else readable(own)
+        lines.append(f"{name:10} {yours:>10} {readable(held):>10}  {verdict(own, held)}")
+    return "\n".join(lines)
+
+
+def verdict(own: float | None, held: float) -> str:
+    """What to say about a number beside what is held."""
+    if own is None:
+        return "not typed yet"
+    if own <= 0:
+        return "more than nothing"
+    if abs(own / held - 1) < 0.05:
+        return "right"
+    for factor, words in ((4, "numbers, not bytes?"), (2**20, "MiB, not bytes?")):
+        if abs(own * factor / held - 1) < 0.05:
+            return words
+    return f"held {held / own:.1f} times that"
 
 
 def picture_of(

@@ -3,6 +3,7 @@
 
 const MARGIN = { left: 54, right: 12, top: 24, bottom: 10 };
 const ANSWER_WITHIN = 4000; // milliseconds
+const POINT = "Point at the chart to read what is alive there.";
 const QUIET = "Point at a switch to read what it does. Arrow keys move inside one.";
 
 function make(tag, name, parent, text) {
@@ -43,11 +44,12 @@ function build(el, send) {
   canvas.setAttribute("role", "img");
   const read = make("div", "rlkit-lab-read", main);
   const guess = guessing(main, send);
-  const cause = make("dl", "rlkit-lab-cause", main);
   const below = make("div", "rlkit-lab-below", main);
   const legend = make("table", "rlkit-lab-legend", below);
-  const cards = make("table", "rlkit-lab-cards", below);
-  const details = make("details", "", main);
+  const side = make("div", "", below);
+  const cause = make("dl", "rlkit-lab-cause", side);
+  const cards = make("table", "rlkit-lab-cards", body);
+  const details = make("details", "", side);
   make("summary", "", details, "The chart as a table");
   const table = make("table", "rlkit-table", details);
   return { root, bases, sources, start, stop, reset, title, badge, switches, status, bar, canvas,
@@ -127,7 +129,7 @@ function guessing(parent, send) {
   input.setAttribute("aria-label", "your guess for the next peak, in GiB");
   make("span", "", label, "GiB");
   const words = make("output", "", row);
-  input.addEventListener("change", () => send({ guess: input.value.trim().replace(",", ".") }));
+  input.addEventListener("input", () => send({ guess: input.value.trim().replace(",", ".") }));
   return { input, words };
 }
 
@@ -224,8 +226,8 @@ function swatch(canvas, look, paper) {
 }
 
 function fillCards(ui, view, send) {
-  const caption = `Does it fit? Each card keeps ${view.reserve} for what no plan sees`;
-  const columns = ["", "GiB for tensors", "", ""];
+  const caption = "Does it fit?";
+  const columns = ["", "GiB", "", "GiB"];
   if (rows(ui.cards, caption, columns, view.cards.length)) {
     const name = `rlkit-lab-${++counter}`;
     view.cards.forEach((each, i) => {
@@ -240,6 +242,8 @@ function fillCards(ui, view, send) {
       label.append(each.label);
       for (const kind of ["", "rlkit-lab-fits", ""]) make("td", kind, row);
     });
+    const why = `each card without the ${view.reserve} that no plan sees`;
+    make("td", "", make("tr", "", make("tfoot", "", ui.cards)), why).colSpan = 4;
   }
   view.cards.forEach((each, i) => {
     const row = ui.cards.tBodies[0].rows[i];
@@ -389,7 +393,7 @@ function frame(stage, view) {
   const [name, share] = view.unit;
   const top = view.top * share;
   const power = 10 ** Math.floor(Math.log10(top / 5));
-  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= top / 6);
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= top / 7);
   let left = 0;
   view.bands.forEach(([phase, width], i) => {
     if (i % 2) {
@@ -460,7 +464,7 @@ function cardLines(stage, view, paper) {
   }
   if (chosen && chosen.room > view.top)
     text(stage, `${chosen.label}, ${chosen.room.toFixed(1)} GiB: ${chosen.words} ↑`,
-      stage.x(1) - 6, stage.y(view.top) + 10, { align: "right", bold: true, halo: paper });
+      stage.x(0) + 6, stage.y(view.top) + 10, { bold: true, halo: paper });
 }
 
 function peakMark(stage, view, mark, words, bold, paper) {
@@ -507,7 +511,7 @@ function draw(ui, view, now, before, hover, paper, style) {
 }
 
 function readout(ui, stage, view, table, total, hover) {
-  if (hover === null || !table) return say(ui.read, "");
+  if (hover === null || !table) return say(ui.read, POINT);
   const share = (hover - stage.x(0)) / (stage.x(1) - stage.x(0));
   let at = 0;
   table[0].forEach((x, i) => {

@@ -81,6 +81,8 @@ class MemoryLab:
         self.wanted: Choices = dict(self.base.choices)
         self.picture: Picture | None = None
         self.ghost: Picture | None = None
+        self.trail: list[Picture] = []
+        """What was shown since, one of each setting and source."""
         self.row: dict[str, Any] = {}
         self.guessed: tuple[float, int] | None = None
         self.since = 0.0
@@ -179,6 +181,12 @@ class MemoryLab:
         from rlkit.widgets.memory_static import figure
 
         return figure(self)
+
+    def bars(self) -> Any:
+        """The peaks of all that was shown since begin(), as a matplotlib Figure on white."""
+        from rlkit.widgets.memory_static import bars
+
+        return bars(self.trail)
 
     def why_not(self, choices: Choices) -> str:
         """ "" if the present source can show these choices, else why not."""
@@ -293,6 +301,10 @@ class MemoryLab:
                 self.guessed = None
             if self.guess is not None and not same and old is not None:
                 self.guessed, self.guess = (self.guess, picture.peak), None
+            if same:
+                self.trail[-1:] = [picture]
+            else:
+                self.trail.append(picture)
             self.picture = picture
             self.top = memory_view.axis_top(self)
         for told in self.seen_by:

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from rlkit.memory import lab as switches
 from rlkit.memory.cards import GiB, card_bytes
-from rlkit.memory.picture import PHASES
+from rlkit.memory.picture import PHASES, Picture
 from rlkit.optional import require
 from rlkit.widgets import memory_view as words
 from rlkit.widgets.categories import look
@@ -108,3 +109,70 @@ def phases(ax: Any) -> None:
         left += share
     ax.set_xticks(middles, list(PHASES))
     ax.tick_params(axis="x", length=0)
+
+
+def bars(trail: list[Picture]) -> Any:
+    """The peaks of some pictures by category, one bar each; below it what was changed.
+
+    Raises ValueError if there are none.
+    """
+    require("matplotlib", "a static picture of the Memory Lab")
+    import matplotlib.pyplot as plt
+
+    if not trail:
+        raise ValueError("nothing was shown yet: flip a switch first")
+    most = max(picture.peak for picture in trail)
+    name, share, digits = words.unit(most)
+    size = (3.2 + 1.5 * len(trail), 4.2)
+    fig, ax = plt.subplots(figsize=size, dpi=110, facecolor="white", layout="constrained")
+    drawn: dict[str, Any] = {}
+    for i, picture in enumerate(trail):
+        drawn |= bar(ax, i, picture, share / GiB, 0.035 * most)
+        peak = picture.peak * share / GiB
+        ax.text(i, peak, f"{peak:.{max(digits - 1, 0)}f}", ha="center", va="bottom", weight="bold")
+    ax.set_xticks(range(len(trail)), named(trail), fontsize=9)
+    ax.set_ylabel(f"bytes at the peak, {name}")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.margins(y=0.08)
+    ways = " → ".join(f"{p.peak * share / GiB:.{max(digits - 1, 0)}f}" for p in trail)
+    fig.suptitle(f"{ways} {name}", x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK)
+    order = [look(key) for key in reversed(words.STACK) if key in drawn]
+    handles = [drawn[each.key] for each in order]
+    place = {"loc": "outside right center", "fontsize": 8.5, "frameon": False}
+    fig.legend(handles, [each.label for each in order], **place)
+    plt.close(fig)  # a cell shows it once, as its value
+    return fig
+
+
+def bar(ax: Any, x: float, picture: Picture, scale: float, least: float) -> dict[str, Any]:
+    """One stacked bar, with numbers in what is larger than `least` bytes."""
+    floor, drawn = 0.0, {}
+    for key, size in picture.at_peak.by_category.items():
+        high = size * scale
+        (drawn[key],) = ax.bar(
+            [x],
+            [high],
+            0.62,
+            floor,
+            color=look(key).colour,
+            hatch=2 * look(key).hatch,
+            edgecolor="white",
+            lw=0.5,
+        )
+        if size > least:
+            middle = floor + high / 2
+            box = {"facecolor": "white", "alpha": 0.85, "pad": 1, "lw": 0}
+            text = words.part(size, picture.peak if scale * GiB > 1 else GiB)
+            ax.text(x, middle, text, ha="center", va="center", fontsize=8.5, bbox=box)
+        floor += high
+    return drawn
+
+
+def named(trail: list[Picture]) -> list[str]:
+    """What was changed for each, one change a line; the first is the model."""
+    first = trail[0].choices["model"]
+    found = [f"{first},\nhead {trail[0].choices['head']}"]
+    for old, new in zip(trail, trail[1:], strict=False):
+        told = switches.told(old.choices, new.choices).replace(", ", "\n")
+        found.append(told or new.source)
+    return found

@@ -114,8 +114,8 @@ def title(lab: "MemoryLab") -> str:
         return f"{name}: {peak} at the peak"
     gap = now.peak - before.peak
     if now.choices == before.choices:
-        share = abs(gap) / before.peak
-        return f"{name}: {now.source} {peak}, {before.source} the same to {share:.1%}"
+        share = max(abs(gap) / before.peak, 0.001)
+        return f"{name}: {now.source} {peak}, as {before.source} within {share:.1%}"
     if abs(gap) < 0.002 * before.peak:
         return f"{name}: {peak} at the peak, as before"
     way = "less" if gap < 0 else "more"
@@ -243,8 +243,8 @@ def cards(lab: "MemoryLab") -> list[dict[str, Any]]:
         if lab.picture is not None:
             free = room - lab.picture.peak
             fits, share = free >= 0, lab.picture.peak / room
-            words = f"{'fits' if fits else 'does not fit'}"
-            row["rest"] = f"{abs(free) / GiB:.1f} GiB {'free' if fits else 'short'}"
+            words = "fits" if fits else "does not fit"
+            row["rest"] = f"{abs(free) / GiB:.1f} {'free' if fits else 'short'}"
         found.append(row | {"fits": fits, "words": words, "share": min(share, 1.0)})
     return found
 
