@@ -206,6 +206,7 @@ function render({ model, el }) {
   let unanswered = null; // how many presses the kernel had counted before one that may be lost
   const paint = () => {
     waiting = false;
+    if (!ui.root.isConnected) return; // out of the page: it has no colours and no size
     const view = model.get("view");
     const series = {};
     for (const key of ["accuracy", "reward"]) series[key] = points(model.get(key));

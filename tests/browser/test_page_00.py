@@ -1,11 +1,21 @@
-"""Page 00 as a learner meets it: Run All, a guess, Start, the curve, and the rest of the page."""
+"""Page 00 as a learner meets it: Run All, a guess, Start, a reload, the curve, the rest, a restart.
 
+And an answer to an exercise, which a restart of the kernel does not lose.
+"""
+
+import inspect
 import os
 import shutil
+import textwrap
 import time
 from pathlib import Path
 
+import nbformat
 import pytest
+from checked_answers import RIGHT
+
+from rlkit.course import pages
+from rlkit.course.exercises import EXERCISES
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -32,6 +42,8 @@ def test_the_first_two_minutes(lab, notebook):
     seen = int(page.data("points"))
     page.until("points", lambda n: int(n) > seen, seconds=30)
     clock.mark(page.words("title"))
+    reload_during_the_run(page)
+    clock.mark("the run goes on after a reload of the page")
     assert page.is_light()
     page.shot("page_00_mid_light")
     assert page.overflowing() == []
@@ -39,8 +51,7 @@ def test_the_first_two_minutes(lab, notebook):
     finish(page, clock)
     page.shot("page_00_end_light")
     page.menu("Settings", "Theme", "JupyterLab Dark")
-    page.page.wait_for_timeout(500)
-    assert not page.is_light()
+    page.page.wait_for_function("document.body.dataset.jpThemeLight == 'false'")
     page.shot("page_00_end_dark")
     rest_of_page(page)
     clock.mark("end of the page")
@@ -53,6 +64,52 @@ def test_the_first_two_minutes(lab, notebook):
     clock.mark("end of the page after a restart of the kernel")
     assert page.page.get_by_text("taken up").count() == 1
     print(clock)
+
+
+def test_an_answer_outlives_the_kernel(lab, notebook):
+    section, name = next((s, n.exercises[0]) for s, n in pages.SECTIONS.items() if n.exercises)
+    exercise = EXERCISES[name]
+    head = f"def {exercise.function}{inspect.signature(exercise.solution)}:\n"
+    answer = textwrap.indent(textwrap.dedent(RIGHT[name]["loop"]).strip(), "    ")
+    cells = [
+        f'import torch\nfrom rlkit.course import here\n\nhere("{section}")',
+        f"@check.{name}\n{head}{answer}",
+        f"print('whose:', check.label({exercise.function}))",
+    ]
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(made, lab[1] / "answer.ipynb")
+    page = notebook("answer.ipynb")
+    page.run_all()
+    says(page, f"{name}: right")
+    says(page, f"whose: your {exercise.function}")
+    page.menu("Kernel", "Restart Kernel and Clear Outputs of All Cells…")
+    page.page.locator(".jp-Dialog button", has_text="Restart").click()
+    page.page.wait_for_selector('.jp-OutputArea-output:has-text("whose")', state="detached")
+    page.page.locator('.jp-CodeCell:has-text("import torch") .jp-InputPrompt').first.click()
+    page.menu("Run", "Run Selected Cell")
+    says(page, f"taken up: your {exercise.function}")
+    page.page.locator('.jp-CodeCell:has-text("whose") .jp-InputPrompt').last.click()
+    page.menu("Run", "Run Selected Cell")
+    says(page, f"whose: your {exercise.function}")
+
+
+def says(page, words):
+    """Wait until a cell's output holds some words."""
+    page.page.wait_for_selector(f'.jp-OutputArea-output:has-text("{words}")', timeout=60000)
+
+
+def reload_during_the_run(page):
+    """The page comes back with its curve, and the curve goes on, or has ended meanwhile."""
+    page.menu("File", "Save Notebook")
+    page.page.wait_for_timeout(800)
+    page.page.reload(wait_until="domcontentloaded")
+    page.widget.wait_for(timeout=60000)
+    page.until("points", lambda n: n is not None and int(n) >= 1, seconds=30)
+    seen = int(page.data("points"))
+    if page.data("state") == "running":
+        page.until("points", lambda n: int(n) > seen or page.data("state") != "running", seconds=60)
+    assert page.data("state") in ("running", "done")
 
 
 def finish(page, clock):
@@ -77,7 +134,7 @@ def rest_of_page(page):
     page.page.locator('.jp-Cell:has-text("run.result()") .jp-InputPrompt').last.click()
     page.menu("Run", "Run Selected Cell and All Below")
     page.page.wait_for_selector('.jp-OutputArea-output:has-text("gradient")', timeout=60000)
-    page.page.wait_for_selector(".jp-RenderedImage img")
+    page.page.wait_for_function("document.querySelectorAll('.jp-RenderedImage img').length >= 2")
 
 
 class Clock:
