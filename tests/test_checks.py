@@ -602,7 +602,7 @@ def test_where_nothing_can_be_written_the_kernel_remembers(folder, check, capsys
 def restarted(name):
     """What a new kernel's set-up cell binds for an exercise."""
     names = {"torch": torch}
-    Check(seconds=5.0).names(name, into=names)
+    Check(seconds=30.0).names(name, into=names)
     return names[EXERCISES[name].function]
 
 
@@ -665,7 +665,7 @@ def test_an_answer_that_needs_more_than_its_cell_says_so(check, capsys):
     assert "k3: right" in capsys.readouterr().out
     assert check.label(restarted("k3")).startswith("library's")
     out = capsys.readouterr().out
-    assert "needs more than its own cell: run that again; until then the library's" in out
+    assert "does not pass by itself: run its cell again; until then the library's" in out
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"gae": 3}', '{"gae": {"source": 3}}', "null"])
@@ -682,6 +682,14 @@ def test_where_no_key_can_be_kept_nothing_is(check, folder, capsys):
     cell(check, "gae", head("gae", RIGHT["gae"]["loop"]))
     assert "gae: right" in capsys.readouterr().out
     assert check.label(restarted("gae")) == "library's gae"
+
+
+def test_where_there_is_no_home_nothing_is_kept(check, folder, capsys, monkeypatch):
+    monkeypatch.setattr(answers, "KEY", answers.Path("~nobody-of-that-name/key"))
+    cell(check, "gae", head("gae", RIGHT["gae"]["loop"]))
+    assert "gae: right" in capsys.readouterr().out
+    assert check.label(restarted("gae")) == "library's gae"
+    assert not answers.FILE.exists() and not list(folder.glob("~*"))
 
 
 def test_the_key_is_nobody_elses(check):

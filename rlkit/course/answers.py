@@ -22,7 +22,7 @@ from typing import Any
 from rlkit.course import store
 
 FILE = store.FOLDER / "answers.json"
-KEY = Path.home() / ".rlkit" / "answers.key"
+KEY = Path("~/.rlkit/answers.key")
 
 
 class NotTaken(Exception):
@@ -78,11 +78,16 @@ def signature(name: str, source: str) -> str:
 
 
 def key() -> bytes:
-    """32 random bytes that only this user can read; made at the first call."""
+    """32 random bytes that only this user can read; made at the first call.
+
+    Raises OSError where there is no home folder to keep them in.
+    """
     try:
-        return KEY.read_bytes()
-    except FileNotFoundError:
-        KEY.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(KEY, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        path = KEY.expanduser()
+    except RuntimeError as error:  # nobody knows the home folder
+        raise OSError(str(error)) from error
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             file.write(secrets.token_bytes(32))
-        return KEY.read_bytes()
+    return path.read_bytes()

@@ -78,7 +78,7 @@ class Check:
             function = answers.take(exercise.name, exercise.function, into)
             if function is not None and self._verdict(exercise, function).kind != "right":
                 raise answers.NotTaken(
-                    f"your {exercise.function} needs more than its own cell: run that again"
+                    f"your {exercise.function} does not pass by itself: run its cell again"
                 )
         except answers.NotTaken as reason:
             print(f"{reason}; until then the library's is used")

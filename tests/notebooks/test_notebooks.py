@@ -81,7 +81,11 @@ def is_alive(pid):
     return True
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [NOTEBOOKS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS[1:])],
+    ids=lambda path: path.stem,
+)
 def test_exercises_run_as_shipped(path, tmp_path):
     shutil.copy(path, tmp_path)
     runs(tmp_path, RLKIT_FAST="1")
