@@ -326,6 +326,13 @@ def plan(argv: list[str]) -> int | None:
     return commands.main(argv)
 
 
+def claims(argv: list[str]) -> int | None:
+    """What is claimed about memory, put to the test."""
+    from rlkit import claims
+
+    return claims.main(argv)
+
+
 def course(argv: list[str]) -> int | None:
     """The notebooks."""
     from rlkit import course
@@ -349,7 +356,8 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int | None], str]] = {
     "eval": (evaluate, "accuracy of a model on held-out prompts"),
     "merge": (merge, "write a model and its LoRA adapters as one plain folder, for inference"),
     "plan": (plan, "how much memory a training step takes: any model, any card, no GPU needed"),
-    "bench": (bench, "measure: rlkit bench train|head|learning"),
+    "claims": (claims, "what others claim about memory, tested: verdicts, numbers and reasons"),
+    "bench": (bench, "measure: rlkit bench train|head|algorithms|learning"),
     "evidence": (evidence, "whether a page's effect exceeds what the seed changes"),
     "course": (course, "build, open or reset the notebooks"),
 }

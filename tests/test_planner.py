@@ -9,7 +9,7 @@ from pathlib import Path
 import measured
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlkit
@@ -331,6 +331,7 @@ class Formula:
         return dataclasses.replace(self.made, peak=self.peak(self.asked[-1]))
 
 
+@settings(deadline=None)  # the first call alone is slow
 @given(
     st.integers(0, 10**6), st.integers(1, 10**4), st.integers(0, 40), st.integers(1, 10**9),
 )  # fmt: skip
@@ -343,6 +344,22 @@ def test_the_search_finds_the_last_batch_that_fits(fixed, each, bend, room):
     assert batch == max(fitting, default=0)
     assert found is None or found.peak == formula.peak(batch) <= room
     assert len(formula.asked) == len(set(formula.asked)) <= 4 * 7
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 10**7))
+def test_a_straight_line_takes_four_plans(fixed, each, room):
+    at = Moment(0, {"param": fixed, "activation": 8 * each}, {}, "", "", "", "")
+    made = Plan(small(), 0, at, {}, {}, Timeline(), 0.0)
+    formula = Formula(made, lambda batch: fixed + each * batch)
+    text = dict(prompt_length=20, max_completion_length=24, planner=formula)
+    if fixed > room:
+        with pytest.raises(ValueError, match="less than the weights"):
+            largest_batch("adder", memory=room, **text)
+        return
+    batch, _ = largest_batch("adder", memory=room, most=10**8, **text)
+    assert batch == (room - fixed) // each // 8 * 8
+    assert len(formula.asked) <= 4
 
 
 def test_the_largest_batch_of_a_real_plan(planner):

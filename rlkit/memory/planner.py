@@ -131,7 +131,7 @@ class Search:
 
     def __init__(self, planner: "Planner", first: Setting, room: int, step: int, most: int) -> None:
         self.planner, self.first, self.room, self.step = planner, first, room, step
-        self.most, self.peaks = most, {}
+        self.most, self.peaks, self.growth = most, {}, 0
 
     def at(self, number: int) -> Plan:
         """The plan of a batch of so many steps."""
@@ -143,7 +143,9 @@ class Search:
     def run(self) -> tuple[int, Plan | None]:
         """(largest batch that fits, its plan)."""
         best = self.at(1)
-        weights = sum(v for k, v in best.at_peak.by_category.items() if k in WEIGHTS)
+        by_category = best.at_peak.by_category
+        self.growth = sum(v for k, v in by_category.items() if k in GROWS)
+        weights = sum(v for k, v in by_category.items() if k in WEIGHTS)
         if weights > self.room:
             raise ValueError(
                 f"memory={readable(self.room)} is less than the weights of {self.first.name} "
@@ -166,15 +168,20 @@ class Search:
         return low * self.step, best
 
     def guess(self, low: int) -> int:
-        """Where a straight line through the two nearest plans meets the memory."""
+        """Where a straight line through the two nearest plans meets the memory.
+
+        From one plan alone: as if just what belongs to rows grew with them.
+        """
         if len(self.peaks) < 2:
-            return 2
+            return 1 + (self.room - self.peaks[1]) // self.growth if self.growth else 2
         a, b = sorted(self.peaks, key=lambda n: abs(self.peaks[n] - self.room))[:2]
         slope = (self.peaks[b] - self.peaks[a]) / (b - a)
         return low + 1 if slope <= 0 else int(a + (self.room - self.peaks[a]) / slope)
 
 
 WEIGHTS = ("param", "reference", "value", "reward")
+GROWS = ("activation", "logits", "kv_cache", "temporary", "other")
+"""Categories of which each further row takes its share."""
 
 
 class Planner:
@@ -186,6 +193,7 @@ class Planner:
         self._process: subprocess.Popen | None = None
         self._complaints: Any = None
         self._lock = threading.Lock()
+        self._killed = False
 
     def start(self) -> None:
         """Starts the process, which then loads torch while its asker does."""
@@ -228,6 +236,15 @@ class Planner:
             raise ERRORS.get(found["kind"], RuntimeError)(found["error"])
         return found
 
+    def kill(self) -> None:
+        """Ends the process at once and for good, also while another thread waits for its answer.
+
+        What that thread asked, and whatever is asked from now on, raises RuntimeError.
+        """
+        self._killed, process = True, self._process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         """Ends the process."""
         with self._lock:
@@ -240,6 +257,8 @@ class Planner:
         self.close()
 
     def _running(self) -> subprocess.Popen:
+        if self._killed:
+            raise RuntimeError("this planner was killed; make another")
         if self._process is None or self._process.poll() is not None:
             self._end()
             self._complaints = tempfile.TemporaryFile("w+")
@@ -252,6 +271,8 @@ class Planner:
                 encoding="utf-8",
                 env=environment(),
             )
+            if self._killed:  # meanwhile
+                self._process.kill()
         return self._process
 
     def _said(self) -> str:
