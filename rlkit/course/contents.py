@@ -173,7 +173,7 @@ def row(part: Part) -> str:
     """One section."""
     seconds = "" if not part.seconds else f"{part.seconds} s"
     exercises = [f"{e.number} {e.title}: {e.minutes} min, {e.dots}" for e in part.exercises]
-    stuck = [mistakes(e) for e in part.exercises]
+    stuck = [mistakes(e) for e in part.exercises if e.name in EXERCISES]
     cells = [f"{part.name} {part.title}", seconds, "<br>".join(exercises), "<br>".join(stuck)]
     return f"| {' | '.join(cells)} |"
 

@@ -12,6 +12,8 @@
         # END SOLUTION
 
 The number after `Exercise` is the page's and counts from 1; one dot is easy, three are hard.
+An exercise whose answer is no function but numbers stands in a cell with exercise="numbers": the
+learner's numbers between the markers' place, and after it a line that compares them with the truth.
 """
 
 import ast
@@ -24,6 +26,9 @@ HEADING = re.compile(r"^#+ Exercise (?P<number>\d+\.\d+) +(?P<title>.+)$", re.M)
 EFFORT = re.compile(
     r"^\*(?P<minutes>\d+) minutes?, (?P<dots>one dot|two dots|three dots) of three\.\*", re.M
 )
+
+
+NUMBERS = "numbers"
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,15 @@ def faults(cell: Any, shipped: str | None) -> list[str]:
     from rlkit.course.exercises import EXERCISES
 
     name = cell.metadata["exercise"]
+    if name == NUMBERS:
+        return (
+            []
+            if looks_at_numbers(cell, shipped)
+            else [
+                "an exercise in numbers needs a solution between markers and a line after it that "
+                "compares"
+            ]
+        )
     if name not in EXERCISES:
         return [f"there is no exercise {name!r}; there are {', '.join(EXERCISES)}"]
     found = []
@@ -84,6 +98,15 @@ def faults(cell: Any, shipped: str | None) -> list[str]:
     if cell.get("outputs") and f"{name}: right" not in printed:
         found.append(f"the solution of {name!r} does not pass its check")
     return found
+
+
+def looks_at_numbers(cell: Any, shipped: str | None) -> bool:
+    """Whether a cell has a solution, and ends with more than an assignment."""
+    try:
+        last = ast.parse(cell.source).body[-1]
+    except (SyntaxError, IndexError):
+        return False
+    return shipped != cell.source and isinstance(last, ast.Expr | ast.Assert | ast.For | ast.If)
 
 
 def announced(name: str, notebook: Any) -> list[str]:

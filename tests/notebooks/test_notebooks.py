@@ -25,7 +25,7 @@ ROOT = HERE.parents[1]
 from checked_answers import WRONG  # noqa: E402
 
 from rlkit.course.exercises import EXERCISES  # noqa: E402
-from rlkit.course.posed import exercise_cells  # noqa: E402
+from rlkit.course.posed import NUMBERS, exercise_cells  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 SOLUTIONS = sorted((ROOT / "notebooks" / "solutions").glob("[0-9][0-9]_*.ipynb"))
@@ -117,7 +117,7 @@ def test_wrong_answers_are_named_and_stop_nothing(path, tmp_path):
 def fill_in(notebook):
     """Put the first wrong answer of the table into each exercise; returns the mistakes by name."""
     mistakes = {}
-    for _, cell in exercise_cells(notebook):
+    for cell in checked_cells(notebook):
         name = cell.metadata["exercise"]
         mistake, body = WRONG[name][0]
         assert cell.source.count(UNSOLVED) == 1, f"the exercise {name} has no place for an answer"
@@ -132,7 +132,12 @@ def fill_in(notebook):
 def exercises_in(notebook, cells):
     """(name, printed text) of each exercise's cell in a run."""
     texts = {cell["id"]: cell["text"] for cell in cells}
-    return [(c.metadata["exercise"], texts[c.id]) for _, c in exercise_cells(notebook)]
+    return [(c.metadata["exercise"], texts[c.id]) for c in checked_cells(notebook)]
+
+
+def checked_cells(notebook):
+    """The cells of exercises that have a check; those in numbers look at their answers alone."""
+    return [c for _, c in exercise_cells(notebook) if c.metadata["exercise"] != NUMBERS]
 
 
 # --- the rules bite
