@@ -169,6 +169,9 @@ for row in completion_ids[:8].tolist():
 # model says that it is done. What comes after it is nobody's choice worth
 # learning from. A **mask** says which tokens count.
 #
+# (And the model mostly forgets the carry. It learned from careless
+# examples.)
+#
 # ## Exercise 1.1  Which tokens count?
 # *8 minutes, two dots of three.* A completion goes up to its first end, and
 # that end belongs to it. Return the mask, and for each row whether it ended
@@ -395,7 +398,9 @@ ladder.figure()
 
 # %% [markdown]
 # No baseline, and it learned. A reward of `0` for a wrong answer has a
-# weight of `0`: nothing is raised but right answers.
+# weight of `0`: nothing is raised but right answers. (It may fall first:
+# Adam's very first steps have full length, however unsure their direction.
+# The library begins with shorter ones.)
 #
 # Now the kind teacher: `4` more for every answer, right or wrong. The exact
 # gradient is the same. Where does the run end this time?

@@ -40,14 +40,37 @@ from rlkit.widgets.baseline import BaselineExplorer
 noise = np.random.default_rng(1).normal(size=512)
 right = (np.arange(512) % 5 < 2).astype(float)
 explorer = BaselineExplorer([1.0, 0.0, 0.0, 0.5]"""
+SHIFT = """
+from rlkit.widgets.shift import ShiftExplorer
+explorer = ShiftExplorer([1.0, 0.0, 0.0], [1.0, 2.0, 0.0])"""
 POOL = ", pool=(right, 3 * right + noise), guess=0.4)"
+
+STRIPS = """
+from rlkit.widgets.gae import GAEExplorer, Strip
+numbers = dict(ratio=[1.1, 0.6, 1.0], entropy=[0.4, 1.1, 0.0], kl=[0.1, -0.5, 0.02])
+rows = [Strip("27+58=", ["8", "4", "∎"], 0.0, [0.6, 0.7, 0.1], 0.5, **numbers)]
+steps = list("35+4+9=39+9=48") + ["∎"]
+line = [(i / 15) ** 2 for i in range(15)]
+numbers = dict(ratio=[1.0] * 15, entropy=line, kl=line)
+rows.append(Strip("27+8+4+9=", steps, 1.0, line[::-1], 0.25, **numbers))
+explorer = GAEExplorer(rows, beta=0.1)"""
+
+CLIP = "from rlkit.widgets.clip import ClipExplorer\nexplorer = ClipExplorer()"
+BACK, LONG = "(advantage=-1.0, two_sided=True)", "completion=2, colour='entropy'"
+WEIGHT = "from rlkit.widgets.weight import WeightExplorer\nexplorer = WeightExplorer()"
 
 CASES = [
     Case("baseline", BASELINE + POOL, "shift", (1.5, 4)),
     Case("baseline group", BASELINE + ")", "r0", (0.5, 0)),
+    Case("shift", SHIFT, "shift", (4, 1.25)),
     Case("parabola", "from parabola import Parabola\nexplorer = Parabola()", "slope", (-2, 1.5)),
     Case("tiles", TILES + "TileStepper(torch.tensor(H), torch.tensor(W), y)", "step", (5, 11)),
     Case("blocks", TILES + "BlockStepper(torch.tensor(Z), y[:2], block=4)", "step", (3, 5)),
+    Case("clip", CLIP, "ratio", (0.7, 1.3)),
+    Case("clip two-sided", CLIP.replace("()", BACK), "ratio", (1.8, 2.6)),
+    Case("gae", STRIPS, "lam", (0.0, 0.5)),
+    Case("gae long", STRIPS.replace("beta=0.1", LONG), "gamma", (0.5, 0.9)),
+    Case("weight", WEIGHT, "p", (0.5, 0.9)),
 ]
 
 MOVE = """([name, value]) => new Promise((done) => {

@@ -2,7 +2,7 @@
 
 from rlkit.course.evidence.effect import Effect, Evidence
 
-STEPS, PROMPTS, G, LEARNING_RATE = 30, 32, 8, 1e-3
+STEPS, PROMPTS, G, LEARNING_RATE = 30, 32, 8, 3e-4
 
 
 def pool(seed: int) -> tuple:

@@ -17,7 +17,7 @@ def make_step(student: Any) -> Any:
     from rlkit.advantages import leave_one_out
 
     parameters = list(student.model.parameters())
-    adam = torch.optim.AdamW(parameters, 1e-3, weight_decay=0.0)
+    adam = torch.optim.AdamW(parameters, 3e-4, weight_decay=0.0)
 
     def step(k: int) -> dict[str, float]:
         rollout = student.sample(k, prompts=32, num_generations=8)
