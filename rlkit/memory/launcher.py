@@ -187,7 +187,7 @@ class Ranks:
         Raises RanksNotReady where no step of it has ended.
         """
         found = []
-        for steps in self.steps:
+        for steps in self.steps or [[]]:
             number = steps[-1].part if steps and part == -1 else part
             ends = [end for end in steps if end.part == number]
             if not ends:

@@ -138,8 +138,20 @@ function areas(ctx, box, view, rows, i, fills, paper) {
     [...over, ...under.reverse()].forEach(([x, y], n) => (n ? ctx.lineTo(x, y) : ctx.moveTo(x, y)));
     ctx.fillStyle = fills[k];
     ctx.fill();
-    if (mine.some((row) => row[3 + k] > view.top / 200)) line(ctx, over, paper, 0.9, 0.8);
+    if (mine.some((row) => row[3 + k] > view.top / 200)) tops(ctx, over, paper);
   });
+}
+
+// level edges alone: upright ones would hide a peak that is a few pixels wide
+function tops(ctx, edge, paper) {
+  ctx.strokeStyle = paper;
+  ctx.lineWidth = 0.8;
+  ctx.beginPath();
+  for (let n = 0; n + 1 < edge.length; n += 2) {
+    ctx.moveTo(...edge[n]);
+    ctx.lineTo(...edge[n + 1]);
+  }
+  ctx.stroke();
 }
 
 function rewards(ctx, box, view, ink) {

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rlkit.memory.launcher import Ranks, RanksNotReady
-from rlkit.memory.timeline import CATEGORIES, Moment, in_order
+from rlkit.memory.timeline import CATEGORIES, in_order
 from rlkit.optional import require
 from rlkit.widgets import story
 from rlkit.widgets.categories import look, table
@@ -32,6 +32,7 @@ POINTS = 240
 MB = 1e6
 STEPS = (1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0, 10.0)
 """Where an axis may end, times a power of ten."""
+ALONE = "one rank alone"
 HINT = "Point at the picture to read its numbers. The thin line below is the mean reward."
 
 
@@ -104,19 +105,20 @@ class LiveRanks:
             return "No bytes yet"
         if len(peaks) == 1:
             return f"One rank holds {peaks[0]:.1f} MB at its highest moment"
-        alone = f", one alone {self.beside_peak().bytes / MB:.1f} MB" if self.beside else ""
-        return f"Each of {len(peaks)} ranks holds {max(peaks):.1f} MB at its highest moment{alone}"
-
-    def beside_peak(self) -> Moment:
-        """The highest moment of the run beside, in its last step."""
-        return self.beside.at_peak()[0]
+        found = f"Each of {len(peaks)} ranks holds {max(peaks):.1f} MB at its highest moment"
+        if self.beside is None:
+            return found
+        other = "one alone" if self.beside.size == 1 else "before"
+        return f"{found}, {other} {self.beside.at_peak()[0].bytes / MB:.1f} MB"
 
     def panels(self) -> list[tuple[str, Ranks, int]]:
         """(name, ranks, number of the rank), from left to right."""
-        alone = [] if self.beside is None else [("one rank alone", self.beside, 0)]
-        names = [f"rank {i} of {self.ranks.size}" for i in range(self.ranks.size)]
-        own = [(name, self.ranks, i) for i, name in enumerate(names)]
-        return alone + (own if len(own) > 1 else [("one rank alone", self.ranks, 0)])
+        size, found = self.ranks.size, []
+        if self.beside is not None:
+            found.append((ALONE if self.beside.size == 1 else "before, rank 0", self.beside, 0))
+        if size == 1:
+            return [*found, (ALONE, self.ranks, 0)]
+        return found + [(f"rank {i} of {size}", self.ranks, i) for i in range(size)]
 
     def top(self) -> float:
         """The end of the axis in bytes; it grows and never shrinks."""
