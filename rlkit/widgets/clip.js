@@ -25,15 +25,11 @@ function silent(values) {
 function verdict(values, at) {
   const where = `ratio ${fixed(values.ratio)}, A = ${fixed(values.advantage)}`;
   if (values.advantage === 0) return `${where}: nothing to gain or lose`;
-  if (at.live) {
-    const back = (values.ratio - 1) * values.advantage < 0 && Math.abs(values.ratio - 1) > 0;
-    const far = values.ratio > 1 + values.epsilon_high || values.ratio < 1 - values.epsilon;
-    const why = back && far ? "the way back stays open" : "the token is still heard";
-    return `${where}: ${why}, gradient ${fixed(at.gradient)}`;
-  }
-  if (values.ratio > 1 && values.advantage < 0)
-    return `${where}: beyond delta even the way back is closed, gradient 0`;
-  return `${where}: gone far enough, gradient 0`;
+  const far = values.ratio > 1 + values.epsilon_high || values.ratio < 1 - values.epsilon;
+  if (at.live) return `${where}: ${far ? "the way back is open" : "still heard"}, gradient ` +
+    fixed(at.gradient);
+  const beyond = values.ratio > 1 && values.advantage < 0;
+  return `${where}: ${beyond ? "beyond delta" : "gone far enough"}, gradient 0`;
 }
 
 const explorer = {
@@ -46,11 +42,10 @@ const explorer = {
       title: verdict(values, at),
       numbers: { free: at.free, near: at.near, gain: at.gain, loss, gradient: at.gradient },
       table: {
-        columns: ["", "ratio A", "clipped", "min", "loss", "gradient at logp"],
-        rows: [["at this ratio", ...[at.free, at.near, at.gain, loss, at.gradient].map((x) =>
-          fixed(x, 3))]],
+        columns: ["ratio A", "clipped", "min", "loss", "gradient"],
+        rows: [[at.free, at.near, at.gain, loss, at.gradient].map((x) => fixed(x, 3))],
       },
-      notes: [],
+      notes: ["gradient: of the loss, at logp; a negative one makes the token likelier"],
     };
   },
 
@@ -81,8 +76,8 @@ function shade(stage, plot, [from, to], words) {
 function legend(stage) {
   const keys = [["ratio A", stage.blue, { dash: [8, 5], width: 2 }],
     ["clipped", stage.orange, { dash: [2, 4], width: 2.5 }],
-    ["the smaller one: min", stage.ink, { width: 6, alpha: 0.35 }]];
-  let x = 110;
+    ["min, what counts", stage.ink, { width: 6, alpha: 0.35 }]];
+  let x = 4;
   for (const [words, colour, options] of keys) {
     stage.line([[x, 14], [x + 28, 14]], colour, options);
     x += 36 + stage.text(words, x + 34, 14) + 20;

@@ -75,7 +75,7 @@ class ClipExplorer(Explorer):
         for low, high in self.silent():
             ax.axvspan(low, high, color=INK, alpha=0.09, lw=0)
             ax.text((low + high) / 2, GAINS[0] + 0.2, "gradient 0", ha="center", fontsize=9)
-        ax.plot(ratios, -loss, color=INK, lw=6, alpha=0.35, label="the smaller one: min")
+        ax.plot(ratios, -loss, color=INK, lw=6, alpha=0.35, label="min, what counts")
         ax.plot(ratios, free, color=COLOURS["blue"], ls="--", label="ratio A")
         ax.plot(ratios, near, color=COLOURS["orange"], ls=":", lw=2.5, label="clipped")
         ax.plot([self.values["ratio"]], [self.numbers()["gain"]], "o", color=INK, ms=8)

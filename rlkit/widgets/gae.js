@@ -46,13 +46,12 @@ const explorer = {
     const found = estimate(row, values);
     const { at, fall } = largestFall(row.values);
     const A = found.advantages;
-    const siblings = row.baseline === null ? "" :
-      `; RLOO gives every token ${fixed(row.reward - row.baseline)}`;
-    const moved = fall > 0 ? `"${row.tokens[at]}" lowers the value from ` +
-      `${fixed(row.values[at])} to ${fixed(row.values[at + 1])}` : "the value never falls";
+    const siblings = row.baseline === null ? "" : `, RLOO's ${fixed(row.reward - row.baseline)}`;
+    const moved = fall > 0 ? `"${row.tokens[at]}": value ${fixed(row.values[at])} to ` +
+      `${fixed(row.values[at + 1])}` : "the value never falls";
     return {
       found, at,
-      title: `${moved}: its advantage is ${fixed(A[at])}${siblings}`,
+      title: `${moved}; advantage ${fixed(A[at])}${siblings}`,
       numbers: { at, fall, first: A[0], advantage: A[at], last: A[A.length - 1],
         sum: A.reduce((sum, a) => sum + a, 0) },
       notes: [`reward ${fixed(row.reward, 0)}: ${row.prompt}${row.tokens.join("")
@@ -109,15 +108,15 @@ function legend(stage, row) {
   const put = (words) => (x += stage.text(words, x, 14) + 20);
   stage.rect(x, 8, 12, 12, stage.blue);
   x += 18;
-  put("advantage by GAE");
+  put("GAE");
   if (row.baseline !== null) {
     stage.line([[x, 14], [x + 24, 14]], stage.orange, { dash: [6, 4], width: 2 });
     x += 30;
-    put("RLOO's");
+    put("RLOO");
   }
   stage.mark(x + 5, 14, stage.purple, { radius: 4.5 });
   x += 16;
-  put("value of the text so far");
+  put("value so far");
   stage.mark(x + 5, 14, stage.ink, { shape: "square", radius: 5 });
   x += 16;
   put("reward");

@@ -147,12 +147,10 @@ class GAEExplorer(Explorer):
         middle = [t + 0.5 for t in range(T)]
         ax.axvspan(at, at + 1, color=INK, alpha=0.07, lw=0)
         ax.axhline(0, color=INK, lw=0.8)
-        ax.bar(middle, advantages, 0.5, color=COLOURS["blue"], label="advantage by GAE")
+        ax.bar(middle, advantages.tolist(), 0.5, color=COLOURS["blue"], label="GAE")
         if row.baseline is not None:
-            ax.axhline(row.reward - row.baseline, color=COLOURS["orange"], ls="--", label="RLOO's")
-        ax.plot(
-            range(T), row.values, "o-", color=COLOURS["purple"], label="value of the text so far"
-        )
+            ax.axhline(row.reward - row.baseline, color=COLOURS["orange"], ls="--", label="RLOO")
+        ax.plot(range(T), row.values, "o-", color=COLOURS["purple"], label="value so far")
         ax.plot([T], [row.reward], "s", color=INK, ms=8, label="reward", clip_on=False)
         for t in range(T):
             ax.text(middle[t], 1.05, row.tokens[t], ha="center", family="monospace", fontsize=15)
@@ -170,8 +168,6 @@ class GAEExplorer(Explorer):
         says = "the value never falls"
         if found["fall"] > 0:
             before, after = row.values[at : at + 2]
-            says = f'"{row.tokens[at]}" lowers the value from {before:.2f} to {after:.2f}'
-        says += f": its advantage is {found['advantage']:.2f}"
-        if row.baseline is None:
-            return says
-        return f"{says}; RLOO gives every token {row.reward - row.baseline:.2f}"
+            says = f'"{row.tokens[at]}": value {before:.2f} to {after:.2f}'
+        says += f"; advantage {found['advantage']:.2f}"
+        return says if row.baseline is None else f"{says}, RLOO's {row.reward - row.baseline:.2f}"

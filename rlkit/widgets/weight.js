@@ -13,9 +13,9 @@ function loudness(p, G) {
   return [plain, divided, dead];
 }
 
-const KEYS = [["reward − mean", "blue", [7, 5], "circle"],
-  ["(reward − mean) / std", "orange", [], "square"],
-  ["share of dead groups", "purple", [2, 4], "triangle"]];
+const KEYS = [["plain", "blue", [7, 5], "circle"],
+  ["over std", "orange", [], "square"],
+  ["dead groups", "purple", [2, 4], "triangle"]];
 
 const explorer = {
   height: 330,
@@ -26,14 +26,15 @@ const explorer = {
     const [share, shareDivided] = [plain / middle, divided / middleDivided];
     return {
       numbers: { plain, divided, dead, share, share_divided: shareDivided },
-      title: `p = ${fixed(values.p)}: beside a prompt with p = 0.50 it counts ` +
-        `${fixed(share)}, divided by the std ${fixed(shareDivided)}`,
-      table: { columns: ["p", "reward − mean", "divided by std", "times as loud", "dead groups"],
+      title: `p = ${fixed(values.p)} beside p = 0.50: ` +
+        `${fixed(share)} as loud, over the std ${fixed(shareDivided)}`,
+      table: { columns: ["p", "plain", "over std", "louder", "dead"],
         rows: [values.p, 0.5].map((p) => {
           const [a, b, c] = loudness(p, values.G);
           return [p, a, b, b / a, c].map((x) => fixed(x, 3));
         }) },
-      notes: [],
+      notes: ["plain: reward − mean. Both: the sum of the positive advantages over G, on the " +
+        "mean. louder: over std by plain"],
     };
   },
 
@@ -49,7 +50,7 @@ const explorer = {
       plot.line(ps.map((p, j) => [p, all[j][i]]), stage[colour], { dash });
       plot.marks([[values.p, now[i]]], stage[colour], { shape, radius: 5 });
     });
-    let x = 150;
+    let x = 4;
     for (const [words, colour, dash, shape] of KEYS) {
       stage.line([[x, 14], [x + 26, 14]], stage[colour], { dash, width: 2 });
       stage.mark(x + 13, 14, stage[colour], { shape });
