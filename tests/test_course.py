@@ -249,7 +249,11 @@ def test_an_exercise_that_keeps_to_all_rules():
         ("    # SOLUTION\n", "", "END SOLUTION do not pair"),
         ('exercise="clip"', 'exercise="clop"', "there is no exercise 'clop'; there are masks"),
         (' exercise="clip"', "", "`@check.clip` outside of a cell with exercise='clip'"),
-        (' exercise="clip"', "", "an exercise is announced, but the next cell is none"),
+        (
+            ' exercise="clip"',
+            "",
+            'an exercise is announced, but no cell with exercise="..." comes next',
+        ),
         ("# %% exercise", "# %%\nx = 1\n\n# %% exercise", "no `## Exercise 2.1  Title`"),
     ],
 )

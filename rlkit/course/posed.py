@@ -125,7 +125,7 @@ def announced(name: str, notebook: Any) -> list[str]:
     if numbers != wanted:
         found.append(f"its exercises are numbered {numbers}, not {wanted}")
     if len(HEADING.findall(text)) != len(numbers):
-        found.append("an exercise is announced, but the next cell is none")
+        found.append('an exercise is announced, but no cell with exercise="..." comes next')
     return found
 
 
