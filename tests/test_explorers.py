@@ -16,6 +16,7 @@ from rlkit.widgets import explorer as base
 from rlkit.widgets.baseline import DRAWS, KINDS, SIZES, BaselineExplorer, slopes
 from rlkit.widgets.explorer import Slider, floats, widget_class
 from rlkit.widgets.shift import ShiftExplorer
+from rlkit.widgets.tiles import BlockStepper, TileStepper
 
 
 def pool(shift=0.0):
@@ -30,6 +31,8 @@ MAKERS = {
     "baseline": lambda: BaselineExplorer([1.0, 0.0, 0.0, 0.5], pool=pool(), guess=0.4),
     "baseline group": lambda: BaselineExplorer([1.0, 0.0, 0.0, 0.5]),
     "shift": lambda: ShiftExplorer([1.0, 0.0, 0.0], [1.0, 2.0, 0.0]),
+    "tiles": lambda: TileStepper(torch.eye(4), torch.ones(6, 4), torch.arange(4), step=7),
+    "blocks": lambda: BlockStepper(torch.eye(2, 7), torch.tensor([5, 0]), block=4),
 }
 
 

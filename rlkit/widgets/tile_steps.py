@@ -357,4 +357,5 @@ def packed(steps: list[Frame]) -> list[dict[str, Any]]:
         says="t", forward="f", tile="r", kinds="k", largest="m", total="s", chosen="y",
         d_hidden="H", d_weight="W", held="b",
     )  # fmt: skip
-    return [{short: getattr(step, name) for name, short in names.items()} for step in steps]
+    found = [{short: getattr(step, name) for name, short in names.items()} for step in steps]
+    return [frame | {"r": frame["r"] and list(frame["r"])} for frame in found]
