@@ -36,6 +36,8 @@ class Run:
     lora_rank: int = 0
     """Rank of fresh LoRA adapters on every linear layer but the head; 0 trains all weights, or the
     adapters that the model comes with."""
+    lora_head: bool = False
+    """Adapters on the output head, too; needs lora_rank."""
     eval_rows: int | None = None
     """Held-out prompts that an evaluation answers; None: all of them."""
 
@@ -196,7 +198,7 @@ def make_trainer(trainer_class: type, run: Run, args: Any) -> Any:
         train_dataset=task.train,
         eval_dataset=task.eval[: run.eval_rows],
         processing_class=tokenizer,
-        peft_config=lora(run.lora_rank),
+        peft_config=lora(run.lora_rank, run.model if run.lora_head else None),
     )
 
 
@@ -209,16 +211,35 @@ def reward_funcs(task: Any) -> list[Callable[..., Any]]:
     return [task.reward, gsm8k.lenient_reward, gsm8k.format_reward]
 
 
-def lora(rank: int) -> Any:
-    """A LoraConfig on every linear layer but the head, or None for rank 0."""
+def lora(rank: int, with_head_of: str | None = None) -> Any:
+    """A LoraConfig on every linear layer but the head, or None for rank 0.
+
+    with_head_of: the model's name, for adapters on its output head as well.
+    Raises ValueError for a head without a rank.
+    """
     if not rank:
+        if with_head_of is not None:
+            raise ValueError("lora_head=True needs adapters: set lora_rank (--lora-rank 8)")
         return None
     from rlkit.optional import require
 
     peft = require("peft", "--lora-rank")
+    # PEFT's "all-linear" leaves out the head; names say it all
+    targets = "all-linear" if with_head_of is None else linear_names(with_head_of)
     return peft.LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        r=rank, lora_alpha=2 * rank, target_modules=targets, task_type="CAUSAL_LM"
     )
+
+
+def linear_names(model: str) -> list[str]:
+    """Last names of a model's linear layers, its head among them."""
+    from torch import nn
+
+    from rlkit.memory.shapes import shape_of
+    from rlkit.memory.step import model_of
+
+    modules = model_of(shape_of(model)[1]).named_modules()
+    return sorted({name.rpartition(".")[2] for name, m in modules if isinstance(m, nn.Linear)})
 
 
 def stop_on_interrupt(trainer: Any) -> None:
