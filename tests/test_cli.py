@@ -11,7 +11,7 @@ from pathlib import Path
 import models
 import pytest
 
-from rlkit import GRPOConfig, PPOConfig, RLOOConfig, cli
+from rlkit import GRPOConfig, GRPOTrainer, PPOConfig, RLOOConfig, cli
 from rlkit.bench import learning
 
 QUICK = ["--max-steps", "2", "--per-device-train-batch-size", "16", "--disable-tqdm"]
@@ -150,3 +150,16 @@ def test_learning_bench_checks_its_bars(tmp_path, capsys):
     assert not learning.reached("sums", (0.5, 0.4), (0.95, 0.8), 91)
     assert learning.reached("steps", (0.8, 0.4), (0.9, 0.61), 200)
     assert not learning.reached("steps", (0.8, 0.4), (0.9, 0.59), 200)
+
+
+def test_lora_on_the_head_is_a_flag():
+    run, args, _ = cli.parse_training(["grpo", "--lora-rank", "4", "--lora-head"], GRPOConfig)
+    trainer = cli.make_trainer(GRPOTrainer, run, args)
+    trained = [name for name, p in trainer.policy.named_parameters() if p.requires_grad]
+    assert len([name for name in trained if "lm_head.lora_" in name]) == 2
+    plain = cli.lora(4)
+    assert plain.target_modules == "all-linear" and cli.lora(0) is None
+    every = {"down_proj", "gate_proj", "k_proj", "lm_head", "o_proj", "q_proj", "up_proj", "v_proj"}
+    assert cli.lora(4, "adder").target_modules == every
+    with pytest.raises(ValueError, match="lora_head=True needs adapters"):
+        cli.lora(0, "adder")
