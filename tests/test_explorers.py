@@ -15,6 +15,8 @@ from rlkit.advantages import leave_one_out
 from rlkit.widgets import explorer as base
 from rlkit.widgets.baseline import DRAWS, KINDS, SIZES, BaselineExplorer, slopes
 from rlkit.widgets.explorer import Slider, floats, widget_class
+from rlkit.widgets.kl import KLExplorer
+from rlkit.widgets.normaliser import NormaliserExplorer
 from rlkit.widgets.shift import ShiftExplorer
 from rlkit.widgets.tiles import BlockStepper, TileStepper
 
@@ -31,6 +33,8 @@ MAKERS = {
     "baseline": lambda: BaselineExplorer([1.0, 0.0, 0.0, 0.5], pool=pool(), guess=0.4),
     "baseline group": lambda: BaselineExplorer([1.0, 0.0, 0.0, 0.5]),
     "shift": lambda: ShiftExplorer([1.0, 0.0, 0.0], [1.0, 2.0, 0.0]),
+    "kl": KLExplorer,
+    "normaliser": NormaliserExplorer,
     "tiles": lambda: TileStepper(torch.eye(4), torch.ones(6, 4), torch.arange(4), step=7),
     "blocks": lambda: BlockStepper(torch.eye(2, 7), torch.tensor([5, 0]), block=4),
 }

@@ -57,15 +57,22 @@ explorer = GAEExplorer(rows, beta=0.1)"""
 
 CLIP = "from rlkit.widgets.clip import ClipExplorer\nexplorer = ClipExplorer()"
 BACK, LONG = "(advantage=-1.0, two_sided=True)", "completion=2, colour='entropy'"
+NORMALISER = """
+from rlkit.widgets.normaliser import NormaliserExplorer
+explorer = NormaliserExplorer()"""
 WEIGHT = "from rlkit.widgets.weight import WeightExplorer\nexplorer = WeightExplorer()"
 
 CASES = [
     Case("baseline", BASELINE + POOL, "shift", (1.5, 4)),
-    Case("baseline group", BASELINE + ")", "r0", (0.5, 0)),
+    Case("baseline group", BASELINE + ")", "r0", (0, 0.5)),
     Case("shift", SHIFT, "shift", (4, 1.25)),
     Case("parabola", "from parabola import Parabola\nexplorer = Parabola()", "slope", (-2, 1.5)),
     Case("tiles", TILES + "TileStepper(torch.tensor(H), torch.tensor(W), y)", "step", (5, 11)),
     Case("blocks", TILES + "BlockStepper(torch.tensor(Z), y[:2], block=4)", "step", (3, 5)),
+    Case(
+        "kl", "from rlkit.widgets.kl import KLExplorer\nexplorer = KLExplorer()", "first", (-2, 2)
+    ),
+    Case("normaliser", NORMALISER, "wrong", (3, 12)),
     Case("clip", CLIP, "ratio", (0.7, 1.3)),
     Case("clip two-sided", CLIP.replace("()", BACK), "ratio", (1.8, 2.6)),
     Case("gae", STRIPS, "lam", (0.0, 0.5)),
