@@ -32,9 +32,9 @@ print(f"weights {weights:,}")
 print(f"B {B} completions, T {T} tokens each, V {V:,} vocabulary")
 
 # %% [markdown]
-# ### Exercise 7.1  Four products
-# *6 minutes, one dot of three.* How many bytes do these take? A float32
-# number has four.
+# ### Your turn: four products
+# How many bytes do these take? A float32 number has four. Allow yourself
+# five minutes, and type products, not results.
 #
 # - `param`: the weights themselves
 # - `grad`: one number for each weight
@@ -55,10 +55,13 @@ mine = {
 print(by_hand(lab.picture, mine))
 
 # %% [markdown]
-# The first three agree with the plan. The logits do not, if you counted
-# them once: a loss in plain autograd holds them several times over. There
-# are the log-softmax, their probabilities for the entropy, and a product
-# of the two. How often, the last column says.
+# Weights and optimiser agree with the plan. The other two are held more
+# than once, if only for a moment; the last column says how often.
+#
+# - *Gradients*: the embedding and the output head are one weight here. Each
+#   use of it brings a gradient as large as itself, and then their sum.
+# - *Logits*: a loss in plain autograd keeps the log-softmax, and for the
+#   entropy the probabilities and a product of the two.
 #
 # Prompts have no part in it. `rlkit` projects the tokens of completions
 # alone.
@@ -310,7 +313,8 @@ assert off < 0.03
 
 # %% [markdown]
 # ## 7.6 What others claim, and what the numbers leave out
-# `rlkit claims` plans each claim about memory in its authors' own setting.
+# `rlkit claims` plans each claim about memory in its authors' own setting,
+# and keeps what it found in a file.
 
 # %%
 from rlkit.course import here
@@ -318,7 +322,8 @@ from rlkit.course import here
 here("7.6")
 
 # %%
-for claim, finding in claims.load():
+there = data_path(claims.FILE).exists()
+for claim, finding in claims.load() if there else ():
     print(f"{finding.verdict:15} {claim.says}")
 
 # %% [markdown]
@@ -332,7 +337,8 @@ for claim, finding in claims.load():
 # The reserve of one GiB stands for these. If a plan says that a run fits
 # by a hair, it may not. And a plan takes the worst case: every completion
 # runs to its full length.
-#
+
+# %% [markdown]
 # ## Where it lives
 #
 # | what you used | file |

@@ -252,9 +252,22 @@ BASES: dict[str, Base] = {
             | dict(model="Pythia-1B", algorithm="ppo", reference=True, reward_model=True)
             | dict(batch=16, group=4, prompt=512, completion=53),
             {
-                "model": REAL,
-                "prompt": numbers(128, 256, 512),
-                "completion": numbers(53, 128, 256),
+                "model": names(
+                    "SmolLM2-135M",
+                    "SmolLM2-360M",
+                    "Qwen2.5-0.5B",
+                    "Qwen3-0.6B",
+                    "Pythia-1B",
+                    "Pythia-2.8B",
+                    "Pythia-6.9B",
+                ),
+                "tile": numbers(16, 64),
+                "lora": ((0, "off"), *numbers(16)),
+                "fsdp": ((1, "1"), (8, "8")),
+                "batch": numbers(8, 16, 32),
+                "group": numbers(1, 4, 8),
+                "prompt": numbers(256, 512),
+                "completion": numbers(53, 128),
             },
         ),
         Base(

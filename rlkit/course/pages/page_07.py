@@ -10,5 +10,5 @@ SECTIONS: dict[str, Section] = {
     "7.3": Section(LAB),
     "7.4": Section(LAB),
     "7.5": Section(LAB),
-    "7.6": Section(("rlkit.claims",)),
+    "7.6": Section(("rlkit.claims", "rlkit.paths.data_path")),
 }
