@@ -75,7 +75,7 @@ def tools() -> dict[str, Any]:
 
 
 def drawn() -> dict[str, Any]:
-    """Section 3.4's answers, with the critic's values."""
+    """Section 3.4's answers, with the critic's values and which digits are right."""
     import torch
 
     from rlkit.course.student import Student
@@ -85,7 +85,14 @@ def drawn() -> dict[str, Any]:
     rollout = student.sample(0, prompts=64, num_generations=8)
     with torch.no_grad():
         values = critic(rollout)
-    return tools() | {"student": student, "critic": critic, "rollout": rollout, "values": values}
+    right = {row["prompt"]: row["answer"] for row in student.task.train}
+    prompts = student.tokenizer.batch_decode(rollout.prompt_ids, skip_special_tokens=True)
+    pairs = [
+        (text, right[p] + "=") for text, p in zip(student.texts(rollout), prompts, strict=True)
+    ]
+    first, second = (torch.tensor([t[:n] == r[:n] for t, r in pairs]) for n in (1, 2))
+    made = {"student": student, "critic": critic, "rollout": rollout, "values": values}
+    return tools() | made | {"first": first, "second": second}
 
 
 def begin_ppo() -> dict[str, Any]:
@@ -114,7 +121,7 @@ SECTIONS = {
     "3.2": Section((), exercises=("clip",)),
     "3.3": Section((), exercises=("leave_one_out",)),
     "3.4": Section((*CRITIC, *MORE), ("logp_of", "mean_over"), tools),
-    "3.5": Section((), STATE, drawn, exercises=("gae",)),
+    "3.5": Section((), (*STATE, "first", "second"), drawn, exercises=("gae",)),
     "3.6": Section((), STATE, drawn),
     "3.7": Section(
         ("rlkit.policy.ValueModel", "rlkit.policy.load_model"),
