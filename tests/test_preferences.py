@@ -107,3 +107,34 @@ def test_the_command_draws_the_same_completions_again():
         found += len(known)
         assert all({r["chosen"], r["rejected"]} <= set(completions) for r in known)
     assert found > 40
+
+
+@pytest.mark.slow
+def test_a_kl_divergence_keeps_right_what_is_lost_without_one():
+    """Over-optimisation: the learned reward climbs either way, right answers only with the KL."""
+    from rlkit import RLOOConfig, RLOOTrainer
+
+    def run(beta):
+        task = load("sums")
+        args = RLOOConfig.preset(
+            "tiny",
+            max_steps=20,
+            beta=beta,
+            seed=1,
+            eval_steps=None,
+            disable_tqdm=True,
+            reward_weights=(0.0, 1.0),  # right answers are counted and earn nothing
+        )
+        rewards = [task.reward, data_path("reward")]
+        trainer = RLOOTrainer("adder", rewards, args, task.train, task.eval[:200])
+        first = trainer.evaluate()
+        trainer.train()
+        return first, trainer.evaluate()
+
+    for beta in (0.5, 0.0):
+        first, last = run(beta)
+        assert last["reward/reward"] > first["reward/reward"] + 0.2
+        if beta:
+            assert last["accuracy"] >= 0.85 > 0.65 > first["accuracy"]
+        else:
+            assert last["accuracy"] < first["accuracy"] - 0.05

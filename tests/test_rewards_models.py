@@ -277,3 +277,36 @@ def test_a_model_reward_is_a_function_that_can_be_called_alone():
     ids = [TOKENIZER("8")["input_ids"] + [TOKENIZER.eos_token_id]]
     found = func(prompts=["1+7="], completions=["8"], completion_ids=ids)
     assert len(found) == 1 and isinstance(found[0], float)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["ppo", "rloo"])
+def test_a_plan_with_a_reward_model_is_what_a_step_takes(algorithm):
+    import measured
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    from rlkit import plan
+    from rlkit.memory.planner import setting_of
+    from rlkit.reward_model import RewardModel
+    from rlkit.rewards import Rewards
+
+    sizes = measured.SMALL | dict(dtype="float32", device="cpu", beta=0.05, reward_model=True)
+    setting = setting_of("adder", algorithm, **sizes)
+    others = measured.there_before()
+    trainer = measured.trainer_of(setting)
+    config = AutoConfig.for_model(**setting.config | {"num_labels": 1})
+    judge = RewardModel(AutoModelForSequenceClassification.from_config(config))
+    tokenizer = measured.Tokenizer(config.vocab_size)
+    tokenizer.get_vocab = dict
+    batch = sizes["per_device_train_batch_size"]
+    func = ModelReward(judge.requires_grad_(False), "judge", tokenizer, tokenizer, [], batch)
+    trainer.rewards, trainer.reward_model = Rewards([func], None, tokenizer), judge
+    measured.update_once(trainer)
+    with measured.alone(trainer, others) as meter:
+        trainer.step(0)
+    planned = plan("adder", algorithm, **sizes)
+    assert planned.peak == pytest.approx(meter.peak, rel=0.03)
+    ours, real = planned.at_peak.by_category, meter.at_peak.by_category
+    for name in ("param", "reference", "reward", "value", "optimizer"):
+        assert ours.get(name, 0) == pytest.approx(real.get(name, 0), rel=0.01), name
+    assert ("value" in real) == (algorithm == "ppo") and real["reward"] > 2**20
