@@ -146,6 +146,12 @@ def test_building_again_changes_nothing_and_check_sees_every_difference(folder):
     assert any("README.md" in line for line in builder.check(folder=folder))
 
 
+def test_a_page_that_cannot_be_read_is_named(folder):
+    write(folder, CARD.replace("After this page", "After that page"))
+    with pytest.raises(ValueError, match="^07_page.py: the page has no card"):
+        builder.build(folder=folder)
+
+
 def test_a_change_of_code_asks_for_execution(folder):
     builder.build(run=True, folder=folder)
     text = (folder / "source" / "07_page.py").read_text()

@@ -174,6 +174,11 @@ def dumps(notebook: Any) -> str:
 
 
 def with_contents(path: Path, folder: Path) -> str:
-    """README.md with all that is made from the pages."""
-    pages = [contents.page(s.stem, make(s, folder)["solution"]) for s in sources(None, folder)]
+    """README.md with all that is made from the pages. Raises ValueError for one without a card."""
+    pages = []
+    for source in sources(None, folder):
+        try:
+            pages.append(contents.page(source.stem, make(source, folder)["solution"]))
+        except ValueError as error:
+            raise ValueError(f"{source.name}: {error}") from error
     return contents.written_into(path.read_text(encoding="utf-8"), pages)
