@@ -18,8 +18,8 @@ const explorer = {
     const rows = ["right", "wrong"].map((name) =>
       [name, fixed(numbers[`token ${name}`], 3), fixed(numbers[`answer ${name}`], 3)]);
     return { numbers, table: { columns: ["answer", "a token", "the whole answer"], rows },
-      title: `${values.normaliser}: a token of the right answer weighs ${fixed(right / wrong)} `
-        + `times one of the wrong; the wrong answer has ${fixed(100 * share, 0)} of 100 parts` };
+      title: `${values.normaliser}: right tokens weigh ${fixed(right / wrong)} times wrong ones; `
+        + `the wrong answer has ${fixed(100 * share, 0)} of 100` };
   },
 
   draw(stage, { numbers }, values, data) {

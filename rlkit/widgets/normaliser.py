@@ -30,8 +30,8 @@ class NormaliserExplorer(Explorer):
 
     def __init__(self, right: int = 2, wrong: int = 6, normaliser: str = "grpo") -> None:
         controls = [
-            Slider("right", "right answer", 1, LONGEST, 1, 0, " tokens"),
-            Slider("wrong", "wrong answer", 1, LONGEST, 1, 0, " tokens"),
+            Slider("right", "tokens, right", 1, LONGEST, 1, 0),
+            Slider("wrong", "tokens, wrong", 1, LONGEST, 1, 0),
             Choice("normaliser", "loss type", NORMALISERS),
         ]
         start = dict(right=right, wrong=wrong, normaliser=normaliser)
@@ -67,7 +67,5 @@ def title(name: str, numbers: dict[str, float]) -> str:
     """The finding."""
     times = numbers["token right"] / numbers["token wrong"]
     share = numbers["answer wrong"] / (numbers["answer right"] + numbers["answer wrong"])
-    return (
-        f"{name}: a token of the right answer weighs {times:.2f} times one of the wrong; "
-        f"the wrong answer has {100 * share:.0f} of 100 parts"
-    )
+    ahead = f"{name}: right tokens weigh {times:.2f} times wrong ones"
+    return f"{ahead}; the wrong answer has {100 * share:.0f} of 100"

@@ -117,7 +117,7 @@ class TileStepper(Stepper):
         runs = {f"{mode} {b}": frames(work, mode, b) for mode in MODES for b in budgets}
         controls = [
             Choice("mode", "mode", MODES),
-            Slider("tile", "tile, at most", work.V, budgets[-1], work.V, 0, " logits"),
+            Slider("tile", "logits in a tile", work.V, budgets[-1], work.V, 0),
         ]
         data = {
             "hidden": work.hidden.tolist(),

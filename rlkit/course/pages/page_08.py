@@ -182,7 +182,9 @@ SECTIONS: dict[str, Section] = {
     ),
     "8.2": Section(("rlkit.widgets.tiles.TileStepper",)),
     "8.3": Section(
-        ("torch.utils.checkpoint.checkpoint",), (*WIDE, "full", "bytes_of", "found"), measured_full
+        ("torch.utils.checkpoint.checkpoint", "rlkit.course.evidence"),
+        (*WIDE, "full", "bytes_of", "found"),
+        measured_full,
     ),
     "8.4": Section(("rlkit.token_logps", "rlkit.fused_policy_loss", "rlkit.GRPO"), WIDE, begin),
     "8.5": Section(
