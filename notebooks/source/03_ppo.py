@@ -7,7 +7,7 @@
 #
 # | time | where | memory |
 # |---|---|---|
-# | 80 min (part a 30), 70 s of it computing | any laptop | 1 GB |
+# | 80 min (part a 30), 60 s of it computing | any laptop | 1.2 GB |
 #
 # So far every batch of answers was used for one update and thrown away.
 # And every token of an answer got the same blame. Part a mends the first,
@@ -680,8 +680,8 @@ assert torch.allclose(error, squares, atol=1e-5)
 #
 # ## What this page showed, and where it does not hold
 # - A batch can be used several times if the ratio weighs it and the clip
-#   ends each token's pull. Without the clip the same eight updates ruin
-#   the model.
+#   ends each token's pull. Without the clip the same eight updates teach
+#   far less, and the ratios run away.
 # - A good critic knows the wrong digit. RLOO's one number does not.
 # - The critic that knows it was trained for hundreds of updates. The one
 #   that learned beside your PPO had few, and hardly tells right from

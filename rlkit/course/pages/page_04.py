@@ -1,0 +1,45 @@
+"""Page 04, GRPO: RLOO's siblings, PPO's clip, and the standard deviation of a group."""
+
+from typing import Any
+
+from rlkit.course.pages.page_03 import logp_of, mean_over
+from rlkit.course.pages.section import Section
+
+TOOLS = (
+    "torch",
+    "rlkit.course.ladder",
+    "rlkit.course.evidence",
+    "rlkit.course.student.Loop",
+    "rlkit.course.student.Student",
+    "rlkit.widgets.live.LiveRun",
+    "rlkit.widgets.explorer.paper",
+    "rlkit.widgets.explorer.titled",
+)
+MAP = ("inspect", "rlkit.objectives", "rlkit.GRPOConfig", "rlkit.GRPOTrainer", "rlkit.RLOOTrainer")
+
+
+def rejoin() -> dict[str, Any]:
+    """After the run; {} where none was kept. The answers of section 4.4 are drawn again."""
+    from rlkit.course.student import Loop, Student
+    from rlkit.widgets import keep
+
+    folder = keep.last_run("page04")
+    if folder is None:
+        return {}
+    pupil = Student(folder)
+    loop = Loop(lambda k: {}, pupil, steps=40, output_dir=str(folder))
+    run = keep.restore(loop, folder, score=pupil.task.reward)
+    student = Student(seed=3)
+    rollout = student.sample(0, prompts=64, num_generations=8)
+    made = {"student": student, "rollout": rollout, "pupil": pupil, "run": run, "guess": None}
+    return made | {"logp_of": logp_of, "mean_over": mean_over}
+
+
+SECTIONS = {
+    "4.1": Section(TOOLS, exercises=("leave_one_out",)),
+    "4.2": Section((), exercises=("group_relative",)),
+    "4.3": Section(("rlkit.widgets.weight.WeightExplorer",)),
+    "4.4": Section((), exercises=("clip",)),
+    "4.5": Section((), ("pupil", "run", "guess"), rejoin),
+    "4.6": Section(MAP, ("student", "rollout", "logp_of", "mean_over", "pupil"), rejoin),
+}
