@@ -19,7 +19,7 @@ from rlkit.course.student import Student
 from rlkit.rollout import Rollout, eos_mask
 
 BETA, EPSILON, EPOCHS = 0.05, 0.2, 2
-PROMPTS, GENERATIONS = 32, 8
+PROMPTS, GENERATIONS = 16, 8
 
 
 # --- the parts, as they should be
