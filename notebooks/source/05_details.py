@@ -52,6 +52,12 @@ for name, w in weights.items():
 # of its tokens is pushed down less. Under the other two all tokens weigh
 # alike, and long answers more than short ones.
 #
+# Move the lengths. When does a wrong answer pay least for being long?
+
+# %%
+NormaliserExplorer(right=2, wrong=6)
+
+# %% [markdown]
 # Is that what a library does? Its gradient tells.
 
 # %%
@@ -117,6 +123,15 @@ for name, k in estimates.items():
 
 # %% [markdown]
 # `k1` and `k3` are right on average, and `k1` spreads more. `k2` is off.
+# Is it always so? Move two logits of $p$; $q$ is the reference.
+
+# %%
+KLExplorer([0.3, 0.3, 0.1, 0.3], first=0.3, last=-1.1)
+
+# %% [markdown]
+# Near 0 the three become alike in size, but `k1` may still have either
+# sign. Far away `k3` of a word that became unlikely explodes.
+#
 # But a loss is *differentiated*, and the mean of a gradient is another
 # matter. The gradient of the divergence with respect to the logits of $p$
 # is the right one; what do the estimates give?
