@@ -111,6 +111,13 @@ def test_half_a_day_takes_its_pages_in_order_and_half_of_page_03():
     assert rows[2][1] - rows[2][0] == 20
 
 
+def test_a_card_may_say_how_long_its_part_a_takes():
+    found = page("03", 80)
+    assert contents.minutes_of_part_a(found) == 40
+    found.card["time"] = "80 min (part a 30), 60 s of it computing"
+    assert contents.minutes_of_part_a(found) == 30
+
+
 def test_everything_between_the_marks_is_made_anew_and_nothing_else():
     before = f"# Mine\n\n{contents.MARKS[0]}\nold\n{contents.MARKS[1]}\n\nMine too\n"
     once = contents.written_into(before, [page("02", 35)])

@@ -5,6 +5,7 @@ exercises from their announcements, seconds of computing from the last execution
 trip over from the mistakes that the checks know. Times are of pages that exist.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,9 +87,15 @@ def half_day(pages: list[Page]) -> str:
     for name in HALF_DAY:
         if (each := by_number.get(name[:2])) is not None:
             part = name.endswith("a")
-            minutes = rounded_up(each.minutes / 2) if part else each.minutes
+            minutes = minutes_of_part_a(each) if part else each.minutes
             items.append((title(each) + (", part a" if part else ""), minutes))
     return "\n".join(["## Half a day", "", *timetable(items)])
+
+
+def minutes_of_part_a(each: Page) -> int:
+    """What the card says, "80 min (part a 30)", or else half of the page."""
+    said = re.search(r"part a (\d+)", each.card["time"])
+    return int(said[1]) if said else 5 * math.ceil(each.minutes / 10)
 
 
 def full_day(pages: list[Page]) -> str:
@@ -130,11 +137,6 @@ def timetable(items: list[tuple[str, int]], lunch: bool = False, end: int = 24 *
 def clock(minutes: int) -> str:
     """Minutes of the day as 9:05."""
     return f"{minutes // 60}:{minutes % 60:02d}"
-
-
-def rounded_up(minutes: float, to: int = 5) -> int:
-    """To the next five minutes."""
-    return int(-(-minutes // to) * to)
 
 
 # --- the instructor's sheet
