@@ -82,6 +82,7 @@ class Stepper(Explorer):
             n, v = divmod(i, V)
             tint, alpha = (TINT[kind], 0.22) if kind in TINT else (INK, 0.03)
             ax.add_patch(Rectangle((v, n), 1, 1, facecolor=tint, alpha=alpha))
+            ax.add_patch(Rectangle((v, n), 1, 1, fill=False, ec=INK, lw=0.3))
             if kind in TINT:
                 words = f"{self.cells[kind][n, v]:.2f}"
                 ax.text(v + 0.5, n + 0.5, words, ha="center", va="center", fontsize=8, color=INK)
@@ -171,9 +172,10 @@ class BlockStepper(Stepper):
 
     def static(self) -> Any:
         """The cells at this step, and the running maximum and sum of each row."""
-        fig, (left, right) = paper(2, 1)
+        fig, (left, right) = paper(2, 1, height=2.6)
         self.draw_cells(left)
         frame = self.seen[-1]
+        row = frame.tile[0] if frame.tile else 0
         rows = [
             [shown(x[n]) for x in (frame.largest, frame.total, frame.chosen)]
             for n in range(self.work.N)
@@ -181,7 +183,8 @@ class BlockStepper(Stepper):
         right.axis("off")
         names = ["maximum", "sum", "target's logit"]
         right.table(cellText=rows, colLabels=names, loc="center").scale(1, 1.6)
-        return titled(fig, frame.says)
+        known = f"maximum {shown(frame.largest[row])}, sum {shown(frame.total[row])}"
+        return titled(fig, f"Row {row} so far: {known}")
 
 
 def shown(number: float | None) -> str:

@@ -65,7 +65,7 @@ SECTIONS: dict[str, Section] = {
         begin,
     ),
     "9.3": Section(
-        ("importlib", "os", "sys", "importlib.util.find_spec"),
+        ("importlib", "os", "sys", "importlib.util.find_spec", "rlkit.course.evidence"),
         ("z", "logits", "targets", "textbook"),
         begin,
     ),
