@@ -47,9 +47,9 @@ function build(el, send) {
   const below = make("div", "rlkit-lab-below", main);
   const legend = make("table", "rlkit-lab-legend", below);
   const side = make("div", "", below);
-  const cause = make("dl", "rlkit-lab-cause", side);
+  const cause = make("div", "rlkit-lab-cause", side);
   const cards = make("table", "rlkit-lab-cards", body);
-  const details = make("details", "", side);
+  const details = make("details", "", main);
   make("summary", "", details, "The chart as a table");
   const table = make("table", "rlkit-table", details);
   return { root, bases, sources, start, stop, reset, title, badge, switches, status, bar, canvas,
@@ -122,7 +122,7 @@ function fillSegments(field, options, value) {
 
 function guessing(parent, send) {
   const row = make("div", "rlkit-lab-guess", parent);
-  const label = make("label", "", row, "Your guess for the next peak");
+  const label = make("label", "", row, "Guess the next peak");
   const input = keep(make("input", "", label));
   input.type = "text";
   input.inputMode = "decimal";
@@ -261,10 +261,10 @@ function fillCause(ui, view) {
   ui.cause.dataset.said = said;
   ui.cause.replaceChildren();
   for (const [name, words] of view.cause) {
-    make("dt", "", ui.cause, name === "phase" ? "peak in" : name);
-    const value = make("dd", "", ui.cause);
-    value.title = words;
-    make("bdi", "", value, words);
+    const row = make("div", "", ui.cause);
+    row.title = words;
+    make("span", "", row, name === "phase" ? "peak in" : name);
+    make("bdi", "", make("code", "", row), words);
   }
 }
 
@@ -294,6 +294,7 @@ function fillText(ui, view, send, paper) {
   ui.status.classList.toggle("rlkit-failed", Boolean(view.error));
   ui.canvas.setAttribute("aria-label", `${view.title}. ${view.badge}`);
   say(ui.guess.words, view.guess_words);
+  ui.guess.words.title = view.guess_words;
   if (view.guess === null && document.activeElement !== ui.guess.input) ui.guess.input.value = "";
   fillSwitches(ui, view, send);
   fillLegend(ui, view, paper);

@@ -199,7 +199,7 @@ def legend(lab: "MemoryLab") -> list[dict[str, Any]]:
         a, b = now.get(name, 0), old.get(name, 0)
         row = {"key": name, "now": part(a, lab.top), "before": "", "change": ""}
         if lab.ghost is not None:
-            small = abs(a - b) < 0.0005 * lab.top
+            small = part(a - b, lab.top, sign=True)[0] in "<–"
             row |= {"before": part(b, lab.top)}
             row |= {"change": "" if small else part(a - b, lab.top, sign=True)}
         found.append(vars(look(name)) | row | {"some": bool(a or b)})
@@ -212,7 +212,7 @@ def part(size: float, top: float, sign: bool = False) -> str:
     if not size:
         return "–"
     value = size / GiB * share
-    if abs(value) < 0.5 * 10**-digits:
+    if abs(value) < 10**-digits / 2:
         return f"< {10**-digits:.{digits}f}"
     return f"{value:{'+' if sign else ''},.{digits}f}".replace("-", "−")
 
