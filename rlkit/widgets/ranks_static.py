@@ -66,6 +66,7 @@ def dress(run: "LiveRanks", upper: Any, lower: Any, steps: int) -> None:
         upper.annotate(line["name"], place, (0, 3), textcoords="offset points", ha="right")
     upper.set(xlim=(0, steps), ylim=(0, run.top() / MB))
     lower.set(ylim=(0, 1.05), xlabel="step")
+    lower.xaxis.get_major_locator().set_params(integer=True)
     for ax in (upper, lower):
         ax.grid(axis="y", color=INK, alpha=0.14)
         ax.spines[["top", "right"]].set_visible(False)
