@@ -6,7 +6,7 @@
 #
 # | time | where | memory |
 # |---|---|---|
-# | 40 min, one of them computing | any laptop, or Colab | 1 GB |
+# | 40 min, 40 s of it computing | any laptop, or Colab | 1 GB |
 #
 # On page 00 a model heard one number for each answer, and learned to add.
 # The number was no function of the weights, so nothing could be

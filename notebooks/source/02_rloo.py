@@ -7,7 +7,7 @@
 #
 # | time | where | memory |
 # |---|---|---|
-# | 35 min, half a one of it computing | any laptop, or Colab | 1 GB |
+# | 35 min, 20 s of it computing | any laptop, or Colab | 1 GB |
 #
 # On the last page a constant added to every reward ruined the training, and
 # a baseline mended it. Which baseline? Ask the model the same question four
@@ -148,7 +148,8 @@ guess = 0.8
 # END SOLUTION
 
 # %%
-explorer = BaselineExplorer([1.0, 0.0], pool=(rollout.rewards, slope))
+pool = rollout.rewards, slope
+explorer = BaselineExplorer(rewards.tolist(), pool=pool)
 found = explorer.measured(2)
 centres = {kind: found[kind]["centre"] for kind in ("loo", "mean")}
 print(f"leave-one-out {centres['loo']:.2f}, plain mean", end=" ")

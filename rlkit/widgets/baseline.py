@@ -116,10 +116,7 @@ class BaselineExplorer(Explorer):
         ratios(axes[2], self)
         size = int(self.values["size"])
         told = self.measured(size)
-        words = ", ".join(
-            f"{KINDS[k]} {told[k]['width']:.2f} / {told[k]['centre']:.2f} = {told[k]['ratio']:.2f}"
-            for k in ("loo", "mean")
-        )
+        words = ", ".join(f"{KINDS[kind]} {division(told[kind])}" for kind in ("loo", "mean"))
         return titled(fig, f"G = {size}, width / centre: {words}")
 
 
@@ -182,6 +179,11 @@ def slopes(parameters: Sequence[Any], logp: Callable[[], Any], rewards: Any) -> 
 # --- the static twin
 
 
+def division(told: dict[str, float]) -> str:
+    """width / centre = ratio, in numbers."""
+    return f"{told['width']:.2f} / {told['centre']:.2f} = {told['ratio']:.2f}"
+
+
 def bars(ax: Any, explorer: BaselineExplorer) -> None:
     """Rewards as bars, baselines as thick strokes, advantages as arrows between them."""
     for i, row in enumerate(explorer.group):
@@ -213,7 +215,8 @@ def clouds(ax: Any, explorer: BaselineExplorer) -> None:
         ax.bar(edges[:-1], 0.8 * count / most, 0.056, 2 - at, align="edge", color=colour)
         ax.plot(all_.mean().clip(-2, 4), 2 - at, "^", color=INK, ms=7, clip_on=False)
     ax.axvline(1, color=INK, ls=(0, (5, 4)), lw=1)
-    ax.set_yticks([2.3, 1.3, 0.3], [KINDS[kind] for kind in KINDS])
+    told = explorer.measured(size)
+    ax.set_yticks([2.3, 1.3, 0.3], [f"{KINDS[kind]}\n{division(told[kind])}" for kind in KINDS])
     ax.set(xlabel="estimate, in true gradients; beyond: outermost bars", xlim=(-2, 4))
     ax.set_title(f"{DRAWS} estimates each, G = {size}; triangle: centre", loc="left", fontsize=9.5)
 
