@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -432,6 +433,57 @@ def test_here_writes_into_the_notebook_that_calls_it():
 def test_here_names_the_sections_there_are():
     with pytest.raises(ValueError, match="no section '0.9'; the sections are 0.1, 0.2"):
         here("0.9", {})
+
+
+@pytest.fixture
+def page_97(monkeypatch, tmp_path):
+    """A page whose second section poses an exercise."""
+    monkeypatch.chdir(tmp_path)
+    module = ModuleType("rlkit.course.pages.page_97")
+    module.SECTIONS = {
+        "97.1": pages.Section(("torch", "torch.nn.functional as F")),
+        "97.2": pages.Section(("torch.nn.Linear",), exercises=("clip",)),
+        "97.3": pages.Section((), exercises=("clip", "gae")),
+    }
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(pages, "numbers", lambda: ["00", "97"])
+
+
+def test_here_binds_exercises_and_what_earlier_sections_import(page_97, capsys):
+    names = {}
+    here("97.2", names)
+    assert "imported: Linear, check\n" in capsys.readouterr().out
+    assert (
+        names["torch"].nn.functional is names["F"] and names["Linear"] is names["torch"].nn.Linear
+    )
+    assert names["clipped_loss"].label == "library's clipped_loss" and "gae" not in names
+    here("97.1", first := {})
+    assert {"torch", "F", "check"} <= first.keys() and "clipped_loss" not in first
+    names["clipped_loss"] = mine = object()
+    here("97.3", names)
+    assert names["clipped_loss"] is mine and names["gae"].label == "library's gae"
+
+
+def test_a_cell_that_does_not_parse_stops_none_of_the_others(page_97, capsys):
+    here("97.2", names := {})
+    with pytest.raises(SyntaxError):
+        exec("@check.clip\ndef clipped_loss(logp, logp_old, advantages, epsilon)\n    ...", names)
+    exec("x = torch.zeros(2)\nprint(clipped_loss(x, x, x + 1, 0.2).sum().item())", names)
+    assert capsys.readouterr().out.endswith("\n-2.0\n")
+
+
+def test_a_page_brings_in_nothing_heavy_and_no_other_page():
+    code = """
+import sys
+from rlkit.course import pages
+pages.find("0.1")
+print([name for name in sys.modules if ".pages.page_" in name])
+pages.SECTIONS
+heavy = {"transformers", "matplotlib", "triton", "peft", "trl", "ipywidgets", "anywidget"}
+print(sorted(heavy & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["['rlkit.course.pages.page_00']", "[]"], done
 
 
 def test_here_without_a_run_says_what_to_run(tmp_path, monkeypatch, capsys):
