@@ -39,6 +39,9 @@ def played(size=2, steps=2, scale=1, max_steps=3, state="done"):
 
 def test_the_title_is_the_finding():
     assert LiveRanks(Ranks("adder", **SMALL)).title == "No bytes yet"
+    begun = played(1, state="running")
+    begun._job.ranks[0].steps.clear()
+    assert LiveRanks(begun).title == "The first step is under way"
     assert LiveRanks(played(1)).title == "One rank holds 38.0 MB at its highest moment"
     both = LiveRanks(played(), beside=played(1, scale=2))
     assert both.title == "Each of 2 ranks holds 38.0 MB at its highest moment, one alone 48.0 MB"

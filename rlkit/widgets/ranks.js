@@ -115,8 +115,10 @@ function axes(ctx, box, view, ink) {
   view.panels.forEach((panel, i) => {
     text(ctx, panel.name, box.x(i, 0), 28, ink, "left", true);
     const every = Math.max(1, Math.ceil(panel.steps / Math.max(2, box.panel / 34)));
-    for (let step = 0; step <= panel.steps; step += every)
-      text(ctx, String(step), box.x(i, step), box.height - 10, ink, step ? "center" : "left");
+    for (let step = 0; step <= panel.steps; step += every) {
+      const align = step === 0 ? "left" : step === panel.steps ? "right" : "center";
+      text(ctx, String(step), box.x(i, step), box.height - 10, ink, align);
+    }
   });
   text(ctx, view.xlabel, 2, box.height - 10, ink);
   text(ctx, "reward", 2, box.reward(0.5), ink);

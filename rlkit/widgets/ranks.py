@@ -102,7 +102,8 @@ class LiveRanks:
         try:
             peaks = [moment.bytes / MB for moment in self.ranks.at_peak()]
         except RanksNotReady:
-            return "No bytes yet"
+            begun = any(len(timeline) for timeline in self.ranks.samples)
+            return "The first step is under way" if begun else "No bytes yet"
         if len(peaks) == 1:
             return f"One rank holds {peaks[0]:.1f} MB at its highest moment"
         found = f"Each of {len(peaks)} ranks holds {max(peaks):.1f} MB at its highest moment"
