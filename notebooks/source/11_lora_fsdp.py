@@ -260,7 +260,7 @@ here("11.5")
 
 # %%
 # NBVAL_CHECK_OUTPUT
-weight = torch.tensor([[1.0, 2], [0, -1], [3, 0], [1, 1]])  # [4, 2]
+weight = torch.tensor([[1.0, 2], [0, 1], [3, 0], [1, 1]])  # [4, 2]
 parts = list(weight.chunk(2))  # rank 0 keeps parts[0]
 gathered = torch.cat(parts)
 print("rank 1 keeps", parts[1].tolist())
