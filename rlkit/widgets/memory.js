@@ -247,7 +247,6 @@ function fillCards(ui, view, send) {
   }
   view.cards.forEach((each, i) => {
     const row = ui.cards.tBodies[0].rows[i];
-    row.querySelector("input").checked = each.key === view.card;
     say(row.cells[1], each.room.toFixed(1));
     say(row.cells[2], each.words);
     say(row.cells[3], each.rest || "");
@@ -278,9 +277,16 @@ function fillTable(ui, view) {
   });
 }
 
-function fillText(ui, view, send, paper) {
+// what can be pressed; not while a press is under way, or it would jump back for a moment
+function fillControls(ui, view, send) {
   fillChoice(ui.bases, view.bases.map(([key, words]) => [key, words]), view.base);
   fillSegments(ui.sources, view.sources.map(([value, label]) => ({ value, label })), view.source);
+  fillSwitches(ui, view, send);
+  for (const row of ui.cards.tBodies[0].rows)
+    row.querySelector("input").checked = row.dataset.key === view.card;
+}
+
+function fillText(ui, view, send, paper) {
   ui.start.disabled = view.can_stop;
   ui.stop.disabled = !view.can_stop;
   ui.start.hidden = ui.stop.hidden = view.source !== "measured" || view.foreground;
@@ -296,7 +302,6 @@ function fillText(ui, view, send, paper) {
   say(ui.guess.words, view.guess_words);
   ui.guess.words.title = view.guess_words;
   if (view.guess === null && document.activeElement !== ui.guess.input) ui.guess.input.value = "";
-  fillSwitches(ui, view, send);
   fillLegend(ui, view, paper);
   fillCards(ui, view, send);
   fillCause(ui, view);
@@ -540,19 +545,23 @@ function render({ model, el }) {
   let hover = null;
   let waiting = false;
   let unanswered = null; // how many presses the kernel had counted before one that may be lost
+  let due = 0; // how many presses the kernel will have counted when it has heard all of ours
   let planned = null; // when the page heard of the plan that is awaited
   const send = (message) => {
     const sent = model.get("view").presses;
+    due = Math.max(due, sent) + 1;
     model.send(message);
-    setTimeout(() => ((unanswered = sent), later()), ANSWER_WITHIN);
+    setTimeout(() => ((unanswered = sent), (due = 0), later()), ANSWER_WITHIN);
   };
   const ui = build(el, send);
   const paint = () => {
     waiting = false;
     const view = model.get("view");
-    if (!view.switches) return;
+    // a long notebook takes pages that are scrolled away out of the document, without a colour
+    if (!view.switches || !ui.root.isConnected) return;
     const paper = paperOf(ui.root);
     fillText(ui, view, send, paper);
+    if (view.presses >= due) fillControls(ui, view, send);
     if (view.presses === unanswered) say(ui.status, view.unanswered);
     draw(ui, view, model.get("now"), model.get("before"), hover, paper, getComputedStyle(ui.root));
     ui.root.dataset.state = view.state;
@@ -576,8 +585,8 @@ function render({ model, el }) {
     if (planned) {
       const seconds = planned.seconds + (performance.now() - planned.at) / 1000;
       share = 1 - Math.exp((-1.6 * seconds) / planned.usual); // never quite there, for it is a guess
-      say(ui.status, `planning this setting: ${seconds.toFixed(0)} s, the last one took ` +
-        `${planned.usual.toFixed(0)} s; its picture stays until then`);
+      say(ui.status, `planning this setting: ${seconds.toFixed(0)} s; the one shown took ` +
+        `${planned.usual.toFixed(0)} s where it was made, and stays until then`);
     }
     ui.bar.style.width = `${100 * share}%`;
   }, 250);

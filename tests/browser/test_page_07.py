@@ -1,6 +1,7 @@
 """The Memory Lab in a real JupyterLab: every switch, during a run, after a reload, both themes."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ SETUP = "from rlkit.widgets.memory import MemoryLab\n"
 FLIPS = {
     "algorithm": "PPO",
     "reference": "on",
+    "reward_model": "on",
     "head": "chunked",
     "lora": "16",
     "optimizer": "SGD",
@@ -76,6 +78,18 @@ def test_every_switch_answers_at_once(lab_of):
         assert page.data("ghost") == base
         answered(page, page.widget.locator(".rlkit-button", has_text="All back").click)
         assert page.data("peak") == base
+    model = page.widget.locator('.rlkit-lab-switch[data-key="model"] select')
+    took["model"] = answered(page, lambda: model.select_option("Qwen3-4B"))
+    assert page.data("state") == "ready" and float(page.data("peak")) > 3 * float(base)
+    answered(page, page.widget.locator(".rlkit-button", has_text="All back").click)
+    choose(page, "head", "chunked")
+    wide = page.data("peak")
+    took["tile"] = choose(page, "tile", "256")
+    assert page.data("state") == "ready" and page.data("peak") != wide
+    answered(page, lambda: page.widget.locator("select").first.select_option("pythia"))
+    four = page.data("peak")
+    took["group"] = choose(page, "group", "1")
+    assert page.data("state") == "ready" and page.data("peak") != four
     print("slowest flip", max(took, key=took.get), f"{max(took.values()):.2f} s")
 
 
@@ -143,3 +157,24 @@ def test_it_trains_while_switches_move_and_after_a_reload(lab_of):
     choose(page, "head", "chunked")
     page.until("state", lambda state: state == "ready")
     assert page.data("source") == "planned"
+
+
+@pytest.mark.slow
+def test_the_page_itself(lab, notebook):
+    shutil.copy(PAGE, lab[1])
+    page = notebook(PAGE.name)
+    page.run_all()
+    page.page.wait_for_selector('.jp-OutputArea-output:has-text("section 7.6")', timeout=240000)
+    page.until("state", lambda state: state == "ready", seconds=60)
+    assert page.page.locator(".jp-OutputArea-output img").count() >= 8
+    shown = page.data("peak")
+    choose(page, "checkpointing", "off")
+    assert page.data("ghost") == shown and page.data("peak") != shown
+    page.shot("page_07")
+    page.menu("File", "Save Notebook")
+    page.page.wait_for_timeout(800)
+    page.page.reload(wait_until="domcontentloaded")
+    page.widget.wait_for(timeout=60000)
+    page.until("peak", lambda peak: peak is not None)
+    choose(page, "checkpointing", "on")
+    assert page.data("peak") == shown
