@@ -117,9 +117,11 @@ class ModelReward:
                 f"{len(tokenizer)}; give its own in reward_processing_classes"
             )
         self.__name__, self.model, self.batch_size = name, model, batch_size
-        self.tokenizer, self.eos_ids = tokenizer, frozenset(eos_ids)
-        self.room = getattr(config, "max_position_embeddings", None)
         self.same_tokens = tokenizer.get_vocab() == policy_tokenizer.get_vocab()
+        # the policy's own reads a prompt as the policy did, chat template and all
+        self.tokenizer = policy_tokenizer if self.same_tokens else tokenizer
+        self.eos_ids = frozenset(eos_ids)
+        self.room = getattr(config, "max_position_embeddings", None)
 
     def read(self, prompt: Any, completion: Any, ids: list[int]) -> list[int]:
         """The tokens that the model sees."""
