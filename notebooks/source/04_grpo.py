@@ -152,19 +152,28 @@ print(f"dead groups   {found['dead']:.2f}")
 # %%
 from rlkit.widgets.weight import loudness
 
+def beside(p, G):
+    """push at p beside p = 0.5: (reward - mean, over the std)"""
+    pairs = zip(loudness(p, G)[:2], loudness(0.5, G)[:2])
+    return [one / middle for one, middle in pairs]
+
+
+plain, divided = beside(0.03, 8)
+heights = {
+    "reward - mean\nG = 8": plain,
+    "over the std\nG = 8": divided,
+    "over the std\nG = 64": beside(0.03, 64)[1],
+}
 fig, (ax,) = paper(1, width=7)
-both = {p: loudness(p, 8)[:2] for p in (0.03, 0.5)}
-for i, name in enumerate(("reward - mean", "over the std")):
-    for p, shift in ((0.03, -0.2), (0.5, 0.2)):
-        height = both[p][i] / both[0.5][i]
-        colour = "#b34a00" if p < 0.5 else "#9aa7b1"
-        ax.bar(i + shift, height, 0.36, color=colour)
-        words = f"p = {p}\n{height:.2f}"
-        ax.text(i + shift, height + 0.02, words, ha="center")
-ax.set(xticks=[0, 1], ylabel="push beside p = 0.5", ylim=(0, 1.25))
-ax.set_xticklabels(["reward - mean", "over the std"])
-more = found["share_divided"] / found["share"]
-titled(fig, f"The std makes the hard prompt {more:.1f} times as loud")
+ax.bar(list(heights), list(heights.values()), 0.5, color="#b34a00")
+for i, height in enumerate(heights.values()):
+    ax.text(i, height + 0.02, f"{height:.2f}", ha="center")
+ax.axhline(1, ls="--", color="#222222", label="p = 0.5")
+ax.set(ylabel="push at p = 0.03, beside p = 0.5", ylim=(0, 1.15))
+ax.legend(frameon=False)
+more = [divided / plain, heights["over the std\nG = 64"] / plain]
+says = "Over the std it is {:.1f} times as loud, with 64 answers {:.1f}"
+titled(fig, says.format(*more))
 
 # %% [markdown]
 # Louder, but most groups of such a prompt are dead, and what is dead stays

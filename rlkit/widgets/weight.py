@@ -37,7 +37,7 @@ class WeightExplorer(Explorer):
         """start: p or G; ValueError for a value that is out of range."""
         controls = [
             Slider("p", "p", 0.01, 0.99, 0.01),
-            Slider("G", "answers G", 2, 32, 1, 0),
+            Slider("G", "answers G", 2, 64, 1, 0),
         ]
         super().__init__(controls, **({"p": 0.03, "G": 8} | start))
 
