@@ -192,8 +192,9 @@ assert mean["width"] < loo["width"]
 #
 # - Raise `G`. What do more siblings buy, when the 16 answers stay 16?
 # - Add `4` to every reward. Which of the three estimates survives?
-# - Put the addition back to `0`, with `G = 2`. No baseline beats both
-#   others. Why? (What weight has a wrong answer, without a baseline?)
+# - Put the addition back to `0`, with `G = 2`. Now the estimate without any
+#   baseline is the least noisy. Why? (What weight does it give to a wrong
+#   answer?)
 
 # %%
 explorer
