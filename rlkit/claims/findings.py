@@ -74,22 +74,21 @@ LARGER = 1.5
 def chunked_memory(answers: Answers, regimes: Mapping[str, tuple[Any, Sequence[int]]]) -> Finding:
     """ "Up to 40 %": reached at some batch of each precision regime.
 
-    regimes: name -> (settings, batches); the first two are the source's.
+    regimes: name -> (settings, batches); the source may have meant each.
     """
     cases, reached, told = [], [], []
-    for number, (regime, (_, sizes)) in enumerate(regimes.items()):
+    for regime, (_, sizes) in regimes.items():
         found = []
         for size in sizes:
             full, tiles = (answers[("memory", regime, size, s)].plan for s in ("full", "chunked"))
             name = f"{regime}, batch {size}"
-            found.append(saving(name, number < 2, full.peak, tiles.peak, UP_TO))
+            found.append(saving(name, True, full.peak, tiles.peak, UP_TO))
         cases += found
         shares = ", ".join(
             f"{case.value:.0%} at {size}" for case, size in zip(found, sizes, strict=True)
         )
         told.append(f"{regime}: {shares}")
-        if number < 2:
-            reached.append(any(case.holds for case in found))
+        reached.append(any(case.holds for case in found))
     regime, (_, sizes) = list(regimes.items())[1]
     return Finding(
         verdict(reached),
@@ -120,14 +119,17 @@ def chunked_batch(answers: Answers, models: Sequence[str], card: str) -> Finding
         good = round(value, 1) >= LARGER
         cases.append(Case(model, True, "completions", full, tiles, value, good))
     told = "; ".join(f"{c.case} {c.before} to {c.after} ({c.value:.2f}x)" for c in cases)
-    plan = answers[("batch", models[-1], "full")].plan
-    at = plan.at_peak.by_category if plan else {}
+    shares = []
+    for model in models:
+        plan = answers[("batch", model, "full")].plan
+        shares.append(logits_share(plan.at_peak.by_category if plan else {}))
+    told_shares = ", ".join(f"{s:.0%} for {m}" for s, m in zip(shares, models, strict=True))
     return Finding(
         of_cases(cases),
         f"Largest batch on one {card.upper()} of eight: {told}.",
-        "The vocabulary is the same for all sizes while layers widen and multiply, so the share "
-        "of logits falls as models grow: of each completion's memory they are "
-        f"{logits_share(at):.0%} for {models[-1]}. Without checkpointing activations decide.",
+        f"Of what grows with the batch, logits are this share: {told_shares}. Layers are the rest, "
+        "for activations are kept here; a larger model has more of them and the same vocabulary. "
+        "Weights hardly count: LoRA trains few, and eight ranks share them.",
         cases,
     )
 
@@ -149,12 +151,12 @@ def works_together(answers: Answers, models: Sequence[str]) -> Finding:
             each.append(logits / max(found.batch, 1))
         value = 1 - each[1] / each[0] if each[0] else 0.0
         cases.append(Case(model, True, "bytes", round(each[0]), round(each[1]), value, value > 0.9))
-    first, last = cases[0], cases[-1]
+    told = "; ".join(
+        f"{c.case} {readable(c.before)} in full, {readable(c.after)} in tiles" for c in cases
+    )
     return Finding(
         of_cases(cases),
-        f"Logits of one completion at the peak, {first.case}: {readable(first.before)} in full, "
-        f"{readable(first.after)} in tiles; {last.case}: {readable(last.before)} and "
-        f"{readable(last.after)}.",
+        f"Logits at the step's peak, for each completion: {told}.",
         "The head runs inside the model's forward, where FSDP2 gathers its weight, and reads "
         "hidden states, which adapters change before it does. FSDP shares weights among ranks and "
         "no logits, so tiles save on every rank what they save on one.",
@@ -265,6 +267,6 @@ def beyond(peak: int) -> str:
     if peak <= card_bytes("h100"):
         return ""
     return (
-        ", more than any 80 GB card has: at this size the source must have used fewer completions "
-        "a GPU or recomputed activations, which saves PPO more than RLOO"
+        ", more than any 80 GB card has: on such cards this size wants fewer completions a GPU or "
+        "recomputed activations, which spares PPO more than RLOO"
     )

@@ -123,10 +123,11 @@ def case_lines(compares: str, cases: Sequence[Case]) -> list[str]:
         held = "holds" if c.holds else "does not"
         rows.append([name, *(amount(x, c.unit) for x in (c.before, c.after)), shown(c), held])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "    " + "  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:]), held])
-        for name, *numbers, held in rows
-    ]
+    lines = []
+    for name, *numbers, held in rows:
+        cells = [name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:]), held]
+        lines.append(("    " + "  ".join(cells)).rstrip())
+    return lines
 
 
 def amount(value: float, unit: str) -> str:

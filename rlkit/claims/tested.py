@@ -82,8 +82,9 @@ PROBES = (
             LIGER,
             "A whole GRPO step of Qwen3-0.6B on one GPU, AdamW, no KL term: prompts of 512 and "
             "completions of 256 tokens, G = 8, batches 1 to 64 a device (below 8 as micro-batches "
-            "of one group). float32; bf16 by autocast on float32 weights; beside them bf16 "
-            "weights, and activations recomputed. Full logits in float32 against rlkit's tiles.",
+            "of one group). float32 and bf16 by autocast on float32 weights; what the source "
+            "leaves open, bf16 weights and recomputed activations, at batches 8 and 64. Full "
+            "logits in float32 against rlkit's tiles.",
             "full logits | tiles | saved",
         ),
         settings.memory_jobs,
@@ -95,9 +96,9 @@ PROBES = (
             PLANNED,
             "With LoRA and FSDP it lets the batch grow 1.5-1.8x.",
             LIGER,
-            "The same texts; Qwen3 of four sizes, LoRA of rank 16 on a bf16 base, 8 FSDP ranks, "
-            "bf16 by autocast; the largest batch, in whole groups of 8, that leaves 1 GiB of an "
-            "H100 free.",
+            f"The same texts; {', '.join(settings.QWEN)}; LoRA of rank 16 on a bf16 base, 8 FSDP "
+            "ranks, bf16 by autocast, activations kept; the largest batch, in whole groups of 8, "
+            "that leaves 1 GiB of an H100 free.",
             "full logits | tiles | larger",
         ),
         settings.batch_jobs,
@@ -136,7 +137,7 @@ PROBES = (
             "lora-no-copy",
             MEASURED,
             "LoRA needs no second copy of the model for the reference.",
-            LIGER,
+            "common use of TRL with PEFT",
             "The built-in adder under GRPO with a KL term, bytes of each model counted by a "
             "Meter; then the adapters are moved by 0.01 and 64 completions are scored.",
             "all weights | LoRA | error",
