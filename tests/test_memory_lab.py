@@ -217,6 +217,15 @@ def test_a_newer_flip_drops_the_older_plan_and_nobody_is_left(small):
     assert not alive(first) and not alive(last)
 
 
+def test_closing_ends_a_plan_that_is_awaited():
+    made = MemoryLab("small")
+    made._press({"flip": {"optimizer": "sgd", "dtype": "bf16"}})
+    thread = made._planner
+    made.close()
+    thread.join(30)
+    assert not thread.is_alive() and made._desk.pid is None
+
+
 def test_the_death_of_the_planning_process_is_said_in_words(small, monkeypatch):
     monkeypatch.setattr(desk, "PROGRAM", ("-c", "raise SystemExit('out of luck')"))
     small._press({"flip": {"optimizer": "sgd", "dtype": "bf16"}})

@@ -154,6 +154,8 @@ class MemoryLab:
     def close(self) -> None:
         """Ends the run and the process that plans."""
         self.stop()
+        with self._lock:
+            self.state = "ready"  # nobody waits for a plan any more
         self._desk.close()
 
     def hold_against(self, card: str) -> "MemoryLab":
