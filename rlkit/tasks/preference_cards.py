@@ -53,7 +53,8 @@ number for a prompt with its completion. It loads with `AutoModelForSequenceClas
     python -m rlkit.tasks.preferences train
 
 The adder is first taught by the chosen completions ({tuning} updates), then by the pairs
-({steps} updates of {batch}, Bradley-Terry loss), on one CPU core, with fixed seeds.
+({steps} updates of {batch}, Bradley-Terry loss), on one CPU core, with fixed seeds:
+the same bytes again on the same machine with the same versions.
 
 ## Limits
 
