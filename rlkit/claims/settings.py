@@ -30,9 +30,7 @@ autocast or of the weights too, and whether activations were recomputed, it leav
 HEADS = {"full": "full", "chunked": "auto"}
 """All logits at once, or rlkit's tiles of 64 MiB."""
 
-QWEN = ("Qwen3-0.6B",)
-"""The shapes of Qwen3-1.7B, 4B and 8B ship too; each would take six plans more, with FSDP and LoRA
-the longest ones."""
+QWEN = ("Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B")
 CARD = "h100"
 SHARED = GSM8K | dict(dtype="bf16", frozen_dtype="bf16", lora_rank=16, fsdp=8)
 """LoRA and FSDP; the source names neither the rank nor the number of GPUs."""
