@@ -78,7 +78,7 @@ class Setting:
     beta: float | None = None
     """Weight of the KL divergence; None: the algorithm's default. 0 needs no reference model."""
     value_model: str = "separate"
-    """PPO's critic: separate or shared."""
+    """PPO's critic: separate, reward (a copy of the reward model) or shared."""
     reward_model: bool = False
     """Hold a reward model of the policy's shape, frozen, with a score head."""
     device: str = "cuda"
@@ -123,6 +123,8 @@ class Setting:
         fields = {f.name for f in dataclasses.fields(config_class)}
         ours = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         ours = {k: v for k, v in ours.items() if k in fields and v is not None}
+        if ours.get("value_model") == "reward":
+            ours["value_model"] = "separate"  # of the same shape, and a plan has no weights to copy
         return config_class(bf16=self.dtype == "bf16", fp16=self.dtype == "fp16", **ours)
 
     def to_dict(self) -> dict[str, Any]:
