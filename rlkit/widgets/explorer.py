@@ -42,7 +42,7 @@ An explorer is one Python class and one JavaScript file beside it, about 60 line
   a dash. Colours: stage.blue, orange, green, purple here; COLOURS for the twin.
 - `numbers` is what the tests compare: page against Python, before and after a slider has moved.
 - Fixed axes do not jump. Reserve room for the longest words.
-- Add the explorer to the lists in tests/test_explorers.py and tests/browser/test_explorers.py.
+- Add the explorer to the lists in tests/test_explorers.py and browser/test_explorers_live.py.
 
 A cell whose value is an explorer shows it. Where no page answers (RLKIT_FAST, RLKIT_FOREGROUND, or
 anywidget missing) it shows the static twin.
