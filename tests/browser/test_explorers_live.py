@@ -55,6 +55,7 @@ numbers = dict(ratio=[1.0] * 15, entropy=line, kl=line)
 rows.append(Strip("27+8+4+9=", steps, 1.0, line[::-1], 0.25, **numbers))
 explorer = GAEExplorer(rows, beta=0.1)"""
 
+PARABOLA = "from parabola import Parabola\nexplorer = Parabola()"
 CLIP = "from rlkit.widgets.clip import ClipExplorer\nexplorer = ClipExplorer()"
 BACK, LONG = "(advantage=-1.0, two_sided=True)", "completion=2, colour='entropy'"
 NORMALISER = """
@@ -66,7 +67,7 @@ CASES = [
     Case("baseline", BASELINE + POOL, "shift", (1.5, 4)),
     Case("baseline group", BASELINE + ")", "r0", (0, 0.5)),
     Case("shift", SHIFT, "shift", (4, 1.25)),
-    Case("parabola", "from parabola import Parabola\nexplorer = Parabola()", "slope", (-2, 1.5)),
+    Case("parabola", PARABOLA, "slope", (-2, 1.5)),
     Case("tiles", TILES + "TileStepper(torch.tensor(H), torch.tensor(W), y)", "step", (5, 11)),
     Case("blocks", TILES + "BlockStepper(torch.tensor(Z), y[:2], block=4)", "step", (3, 5)),
     Case(
@@ -185,7 +186,7 @@ def in_both_themes(shown, name):
 
 
 def test_every_kind_of_control_reaches_the_page_and_python(driven):
-    code = CASES[0].code.replace("Parabola()", "Parabola(words='<img src=x>')")
+    code = PARABOLA.replace("Parabola()", "Parabola(words='<img src=x>')")
     shown = driven("controls", code, "print('values', explorer.values, explorer.calls > 0)")
     shown.root.locator("input[type=radio][value=down]").check()
     shown.root.locator("input[type=checkbox]").check()
@@ -204,7 +205,7 @@ def test_every_kind_of_control_reaches_the_page_and_python(driven):
 
 
 def test_python_moves_the_page(driven):
-    shown = driven("from_python", CASES[0].code, "explorer.set(slope=-1.0, way='down')")
+    shown = driven("from_python", PARABOLA, "explorer.set(slope=-1.0, way='down')")
     shown.notebook.menu("Run", "Run Selected Cell")
     shown.page.wait_for_function(
         "JSON.parse(document.querySelector('.rlkit-explorer').dataset.values).slope == -1"
