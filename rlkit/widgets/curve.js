@@ -7,14 +7,6 @@ const DARK = { accuracy: "#56b4e9", reward: "#e69f00" }; // without colour visio
 
 const ANSWER_WITHIN = 4000; // milliseconds
 
-function make(tag, name, parent, text) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text !== undefined) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
-
 function build(el) {
   const root = make("div", "rlkit-run", el);
   const title = make("div", "rlkit-title", root);
@@ -40,11 +32,6 @@ function points(view) {
   for (let at = 0; at + 8 <= view.byteLength; at += 8)
     out.push([view.getFloat32(at, true), view.getFloat32(at + 4, true)]);
   return out;
-}
-
-function isDark(el) {
-  const [r, g, b] = getComputedStyle(el).color.match(/[\d.]+/g).map(Number);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140; // light text means a dark page
 }
 
 function tickStep(span, count) {

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlkit.optional import require
+from rlkit.widgets.page import script
 
 MAX_POINTS = 500
 
@@ -28,7 +29,7 @@ def _widget_class() -> type:
     folder = Path(__file__).parent
 
     class Curve(anywidget.AnyWidget):
-        _esm = (folder / "curve.js").read_text()
+        _esm = script("curve.js")
         _css = (folder / "curve.css").read_text()
         view = traitlets.Dict().tag(sync=True)
         accuracy = traitlets.Bytes().tag(sync=True)

@@ -6,14 +6,6 @@ const RANGES = { light: ["#0072b2", "#b34a00", "#00785a", "#8a3c78"],
   dark: ["#56b4e9", "#e69f00", "#3fcf9d", "#e39ccf"] };
 const NAMES = ["blue", "orange", "green", "purple"];
 
-function make(tag, name, parent, text) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text !== undefined) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
-
 // little-endian float32 bytes, as rlkit.widgets.explorer.floats packs them
 function floats(view) {
   const out = new Float64Array(view ? Math.floor(view.byteLength / 4) : 0);

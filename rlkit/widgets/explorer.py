@@ -60,6 +60,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rlkit.optional import require
+from rlkit.widgets import page
 from rlkit.widgets.story import is_set
 
 FOLDER = Path(__file__).parent
@@ -225,7 +226,7 @@ def widget_class(script: str) -> type:
     import traitlets
 
     class ExplorerWidget(anywidget.AnyWidget):
-        _esm = "\n".join((FOLDER / name).read_text("utf-8") for name in (script, "explorer.js"))
+        _esm = page.script(script, "explorer.js")
         _css = (FOLDER / "explorer.css").read_text("utf-8")
         values = traitlets.Dict().tag(sync=True)
         data = traitlets.Dict().tag(sync=True)

@@ -6,14 +6,6 @@ const ANSWER_WITHIN = 4000; // milliseconds
 const POINT = "Point at the chart to read what is alive there.";
 const QUIET = "Point at a switch to read what it does. Arrow keys move inside one.";
 
-function make(tag, name, parent, text) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text !== undefined) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
-
 function say(node, words) {
   if (node.textContent !== words) node.textContent = words;
 }
@@ -535,8 +527,7 @@ function readout(ui, stage, view, table, total, hover) {
 }
 
 function paperOf(root) {
-  const [r, g, b] = getComputedStyle(root).color.match(/[\d.]+/g).map(Number);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#1b1b1b" : "#ffffff";
+  return isDark(root) ? "#1b1b1b" : "#ffffff";
 }
 
 // ---- the widget

@@ -31,6 +31,7 @@ from rlkit.memory.picture import Picture
 from rlkit.memory.small import Training, not_here
 from rlkit.optional import require
 from rlkit.widgets import memory_view, story
+from rlkit.widgets.page import script
 
 REDRAW_SECONDS = 0.2
 SHORT_RUN = 3
@@ -393,7 +394,7 @@ def widget_class() -> type:
     folder = Path(__file__).parent
 
     class MemoryWidget(anywidget.AnyWidget):
-        _esm = (folder / "memory.js").read_text("utf-8")
+        _esm = script("memory.js")
         _css = (folder / "memory.css").read_text("utf-8")
         view = traitlets.Dict().tag(sync=True)
         now = traitlets.Bytes().tag(sync=True)

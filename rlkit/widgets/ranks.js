@@ -8,14 +8,6 @@ const TOP = 42;
 const STRIP = 74; // the reward, with the labels of the steps
 const ANSWER_WITHIN = 4000; // milliseconds
 
-function make(tag, name, parent, text) {
-  const node = document.createElement(tag);
-  if (name) node.className = name;
-  if (text !== undefined) node.textContent = text;
-  if (parent) parent.append(node);
-  return node;
-}
-
 function build(el) {
   const root = make("div", "rlkit-run rlkit-ranks", el);
   const title = make("div", "rlkit-title", root);
@@ -31,11 +23,6 @@ function build(el) {
   const read = make("div", "rlkit-read", left);
   const right = make("div", "rlkit-right", body);
   return { root, title, start, stop, status, canvas, read, right };
-}
-
-function isDark(el) {
-  const [r, g, b] = getComputedStyle(el).color.match(/[\d.]+/g).map(Number);
-  return 0.299 * r + 0.587 * g + 0.114 * b > 140; // light text means a dark page
 }
 
 // rows of x, phase, one number for each category, as little-endian float32
@@ -262,6 +249,7 @@ function render({ model, el }) {
   let unanswered = null; // how many presses the kernel had counted before one that may be lost
   const paint = () => {
     waiting = false;
+    if (!ui.root.isConnected) return; // out of the page: it has no colours and no size
     const view = model.get("view");
     const rows = unpack(model.get("rows"), 3 + view.looks.length);
     fillText(ui, view);

@@ -25,6 +25,7 @@ from rlkit.memory.timeline import CATEGORIES, in_order
 from rlkit.optional import require
 from rlkit.widgets import story
 from rlkit.widgets.categories import look, table
+from rlkit.widgets.page import script
 
 REDRAW_SECONDS = 0.2
 POINTS = 240
@@ -254,7 +255,7 @@ def widget_class() -> type:
     folder = Path(__file__).parent
 
     class RanksPicture(anywidget.AnyWidget):
-        _esm = (folder / "ranks.js").read_text()
+        _esm = script("ranks.js")
         _css = (folder / "curve.css").read_text() + (folder / "ranks.css").read_text()
         view = traitlets.Dict().tag(sync=True)
         rows = traitlets.Bytes().tag(sync=True)
