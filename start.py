@@ -365,7 +365,9 @@ def test(arguments: list[str]) -> int:
 
 def test_fast(arguments: list[str]) -> int:
     ensure("dev")
-    return hand_over([str(python()), "-m", "pytest", "-m", "not slow and not browser", *arguments])
+    every_core = ["-n", "auto", "--maxprocesses", "8", "--dist", "loadfile"]
+    quick = ["-m", "not slow and not browser"]
+    return hand_over([str(python()), "-m", "pytest", *every_core, *quick, *arguments])
 
 
 def get_browser() -> None:

@@ -164,6 +164,7 @@ def digest(run: pretrain.Pretraining) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
+@pytest.mark.slow
 def test_pretraining_is_deterministic(tmp_path):
     digests = []
     for i in range(2):

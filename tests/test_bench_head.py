@@ -110,6 +110,7 @@ def test_half_precision_shows_whose_logits_are_rounded():
     assert logp["rlkit fused"] < 1e-4 and logp["TRL"] > 1e-3
 
 
+@pytest.mark.slow
 def test_several_numbers_of_tokens_tell_whether_memory_is_flat(monkeypatch, tmp_path):
     monkeypatch.setitem(head.SHAPES, "bar", (65_536, 4, 512))
     argv = ["--tokens", "512", "1024", "--against", "none", "--out", str(tmp_path / "flat.csv")]

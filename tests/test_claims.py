@@ -388,6 +388,7 @@ def test_the_readme_is_in_step_with_the_file():
     assert table.with_claims(readme, claims.load()) == readme
 
 
+@pytest.mark.slow
 def test_what_is_measured_comes_out_as_committed():
     names = ["never-all-logits", "lora-no-copy", "same-results"]
     now = compute(names, dict)

@@ -97,6 +97,7 @@ def test_module_and_doctor_run_in_a_process_of_their_own():
     assert "PyTorch" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for a child on Windows")
 def test_ctrl_c_ends_after_the_step_and_keeps_the_model(tmp_path):
     command = [sys.executable, "-u", "-m", "rlkit", "train", "grpo", "--max-steps", "100000"]

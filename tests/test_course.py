@@ -118,6 +118,7 @@ def test_equal_cells_have_different_ids(folder):
     nbformat.validate(load(folder))
 
 
+@pytest.mark.slow
 def test_executing_fills_the_solution_and_only_checked_cells_of_the_exercise(folder, capsys):
     assert builder.build(run=True, folder=folder) == [
         "07_page: its sections are [], not here(...) at all",
@@ -339,6 +340,7 @@ def test_files_hold_no_widget_state_no_bare_figures_and_less_than_a_megabyte():
 # --- the pages as they are committed
 
 
+@pytest.mark.slow
 def test_the_committed_notebooks_are_what_their_sources_make():
     done = subprocess.run(
         [sys.executable, "-m", "rlkit.course", "build", "--check"],

@@ -431,6 +431,7 @@ def test_autocast_rounds_operands_and_nothing_else(inside):
 # ---- what it costs -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     "objective", [GRPO(beta=0.1), RLOO(), GRPO(top_entropy_quantile=0.5, entropy_coef=0.1)]

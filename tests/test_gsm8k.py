@@ -353,6 +353,7 @@ def test_bad_rows_are_named(tmp_path, line):
     one_sentence(error)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs GSM8K")
 def test_every_gold_of_the_real_one_is_read():
     for path in sorted(REAL.glob("*.jsonl")):

@@ -265,6 +265,7 @@ def test_number_of_matrix_products(mode, train, products, entropy, dtype):
     assert operations.multiplications == products * N * V * H
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_runs_on_fake_tensors_so_it_reads_nothing_back(mode):
     with FakeTensorMode():

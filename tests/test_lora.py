@@ -245,6 +245,7 @@ def test_the_reference_of_trained_adapters_is_their_frozen_twin(where):
         assert torch.equal(before, dict(model.named_parameters())[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("came", [False, True])
 @pytest.mark.parametrize("settings", [{}, SHARED_PPO], ids=["grpo", "ppo"])
 def test_one_copy_of_the_base_weights_is_alive(came, settings):

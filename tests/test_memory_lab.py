@@ -39,6 +39,7 @@ def small():
 # ---- what ships ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shipped_plans_are_those_of_today():
     with Planner(use_cache=False) as planner:
         for changes in ({}, {"head": "fused"}):
@@ -200,6 +201,7 @@ def test_what_does_not_go_together_is_said_in_words(small):
     assert [o["why"] for o in disabled] == ["", "", ""]
 
 
+@pytest.mark.slow
 def test_a_newer_flip_drops_the_older_plan_and_nobody_is_left(small):
     small._desk.start()
     before = small.picture
@@ -262,6 +264,7 @@ def alive(pid):
 # ---- measured --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_measured_and_planned_agree(small):
     gc.collect()
     with Meter(device="cpu") as meter:
@@ -275,6 +278,7 @@ def test_measured_and_planned_agree(small):
         assert real.at_peak.phase == found.at_peak.phase
 
 
+@pytest.mark.slow
 def test_a_switch_takes_effect_at_the_next_step_of_a_run(small):
     seen = []
     small.seen_by.append(lambda: seen.append(small.picture))
@@ -304,6 +308,7 @@ def test_an_error_of_the_run_is_said_in_words(small, monkeypatch):
     assert small.state == "ready"
 
 
+@pytest.mark.slow
 def test_in_the_foreground_the_call_does_the_work(monkeypatch):
     monkeypatch.setenv("RLKIT_FOREGROUND", "1")
     made = MemoryLab("small")

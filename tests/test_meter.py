@@ -38,6 +38,7 @@ def setting(algorithm="grpo", **changes):
 # ---- against the allocator -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo", "ppo"])
 @pytest.mark.parametrize("head", ["full", "fused"])
 def test_every_total_is_the_allocator_s(algorithm, head):
@@ -66,6 +67,7 @@ def test_every_total_is_the_allocator_s(algorithm, head):
         at = next(i for i in range(at, len(allocated)) if 0 <= allocated[i] - total <= NUMBERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["full", "chunked", "fused"])
 def test_a_meter_takes_no_memory_of_the_run_s(head):
     """The peak with a meter on is the allocator's without one."""
@@ -73,6 +75,7 @@ def test_a_meter_takes_no_memory_of_the_run_s(head):
     assert measured.measure(asked).peak == pytest.approx(measured.true_peak(asked), rel=2e-3)
 
 
+@pytest.mark.slow
 def test_categories_and_models_add_up_at_every_sample():
     found = measured.measure(setting("ppo", beta=0.05)).timeline
     for parts in (found.by_category, found.by_model):
@@ -334,6 +337,7 @@ def test_marks():
 # ---- what a meter leaves alone ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_meter_changes_no_bit():
     plain, metered = (measured.trainer_of(setting("ppo", beta=0.05)) for _ in range(2))
     plain.step(0), plain.step(1)

@@ -268,6 +268,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", CALLS)
 def test_the_call_that_needs_it_says_so(package):
     found = run(f"{HIDE}\nimport rlkit\n{dedent(CALLS[package])}")

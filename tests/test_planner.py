@@ -77,6 +77,7 @@ def small(algorithm="grpo", **changes):
 # ---- against steps on this CPU ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "head", "lora", "checkpointing"), MIXED)
 def test_the_built_in_model_takes_what_was_planned(algorithm, head, lora, checkpointing, planner):
     asked = small(
@@ -114,6 +115,7 @@ def test_a_model_of_100_million_weights_takes_what_was_planned(
     assert found.peak == pytest.approx(measured.measure(asked).peak, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -131,6 +133,7 @@ def test_other_settings_too(changes, planner):
     assert planner.plan(asked).peak == pytest.approx(measured.measure(asked).peak, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_allocator_agrees_without_a_meter(planner):
     asked = small(head="chunked", beta=0.05)
     assert planner.plan(asked).peak == pytest.approx(measured.true_peak(asked), rel=0.01)
@@ -155,6 +158,7 @@ def test_two_ranks_take_what_was_planned(planner):
 # ---- against torch's own account -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -205,6 +209,7 @@ def by_trackers(asked):
 # ---- what a plan leaves out changes nothing ---------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("head", "dtype"), [("chunked", "bf16"), ("fused", "float32")])
 def test_three_tiles_stand_for_all(head, dtype, monkeypatch):
     asked = small(head=head, dtype=dtype, device="cuda", tile_bytes=2**12)
@@ -214,6 +219,7 @@ def test_three_tiles_stand_for_all(head, dtype, monkeypatch):
     assert few["peak"] == every["peak"]
 
 
+@pytest.mark.slow
 def test_two_micro_batches_stand_for_all(planner):
     peaks = [planner.plan(small(gradient_accumulation_steps=n)).peak for n in (1, 2, 5)]
     assert peaks[0] < peaks[1]  # the second finds gradients there
@@ -224,6 +230,7 @@ def test_two_micro_batches_stand_for_all(planner):
 # ---- what plans say --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_switches_move_the_bytes_that_they_should(planner):
     def at(**changes):
         found = planner.plan(small(**(dict(head="full", tile_bytes=None) | changes)))
@@ -246,6 +253,7 @@ def test_switches_move_the_bytes_that_they_should(planner):
     assert base.weights["policy"]["total"] * 4 <= full["param"]
 
 
+@pytest.mark.slow
 def test_ranks_share_weights_and_not_logits(planner):
     found = [planner.plan(small(fsdp=n, head="full")) for n in (1, 2, 64)]
     params = [p.at_peak.by_category["param"] for p in found]
@@ -362,6 +370,7 @@ def test_a_straight_line_takes_four_plans(fixed, each, room):
     assert len(formula.asked) <= 4
 
 
+@pytest.mark.slow
 def test_the_largest_batch_of_a_real_plan(planner):
     sizes = dict(prompt_length=20, max_completion_length=24, planner=planner)
     room = 60 * 2**20
@@ -428,6 +437,7 @@ def test_what_changes_the_source_changes_the_key(tmp_path, monkeypatch):
     assert digests[0] == digests[2] != digests[1]
 
 
+@pytest.mark.slow
 def test_a_planner_survives_what_it_refuses_and_its_own_death(planner):
     bad = dataclasses.replace(small(), config=small().config | dict(model_type="nothing"))
     with pytest.raises(ValueError, match="model_type='nothing'"):
@@ -517,6 +527,7 @@ def test_cards():
 ADDER = ["plan", "--model", "adder", "--prompt", "20", "--completion", "24", "--dtype", "float32"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table(capsys):
     assert main([*ADDER, "--batch", "16", "--fits", "t4"]) == 0
     out = capsys.readouterr().out
@@ -532,6 +543,7 @@ def test_the_command_prints_a_table(capsys):
     assert out.endswith("largest batch that fits: 8\n")
 
 
+@pytest.mark.slow
 def test_the_command_compares_and_writes_json(capsys):
     assert main([*ADDER, "--json", "--compare", "head=full", "head=fused,lora=4"]) == 0
     first, second = json.loads(capsys.readouterr().out)["plans"]

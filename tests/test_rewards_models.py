@@ -214,6 +214,7 @@ def copies(trainer):
     return found
 
 
+@pytest.mark.slow
 def test_ppo_holds_four_models_rloo_three_and_grpo_with_lora_one():
     import peft
 

@@ -425,6 +425,7 @@ def test_a_full_run_keeps_a_frozen_reference():
     assert run.history[0]["kl"] == pytest.approx(0, abs=1e-6) and run.history[-1]["kl"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value_model", ["separate", "shared"])
 def test_the_value_model_learns_the_reward(value_model):
     run = make(

@@ -168,6 +168,7 @@ BAD = [
 ]
 
 
+@pytest.mark.slow
 def test_the_strict_rules_bite(tmp_path):
     write(tmp_path, "good", GOOD)
     write(tmp_path, "bad", [bad for bad, _ in BAD])
@@ -178,6 +179,7 @@ def test_the_strict_rules_bite(tmp_path):
         assert words in report, report
 
 
+@pytest.mark.slow
 def test_an_exercise_is_filled_in_with_a_wrong_answer_and_its_mistake_is_named(tmp_path):
     source = """
 from rlkit.course.checks import check
@@ -198,6 +200,7 @@ def leave_one_out(rewards, num_generations):
     assert wrong.says in text
 
 
+@pytest.mark.slow
 def test_the_limits_bite(tmp_path, monkeypatch):
     write(tmp_path, "large", [cell("x = bytearray(600 * 2**20)")])
     monkeypatch.setitem(globals(), "MOST_BYTES", 512 * 2**20)
