@@ -9,10 +9,16 @@
 
 Page 10 draws these; its evidence measures them along training, for several beta.
 Over-optimisation: Gao et al. 2022, arXiv:2210.10760.
+
+    python -m rlkit.course.judged       measures data/curves/rlhf.csv and best_of.csv again (half
+                                        an hour on one core)
 """
 
 import copy
+import csv
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +30,8 @@ from rlkit.prompts import Prompts
 from rlkit.reward_model import RewardModel, load_reward_model
 from rlkit.rollout import Rollout, generate
 from rlkit.sampling import Sampler
+from rlkit.widgets.live import FAST_STEPS
+from rlkit.widgets.story import is_set
 
 Row = dict[str, float]
 
@@ -115,6 +123,11 @@ def kl(student: Student, before: Student, rollout: Rollout) -> Tensor:
     return torch.where(rollout.mask, each_token, 0.0).sum(1)
 
 
+def updates(count: int) -> range:
+    """0, 1, ... count - 1; three of them under RLKIT_FAST, as live runs have."""
+    return range(min(count, FAST_STEPS) if is_set("RLKIT_FAST") else count)
+
+
 # --- the library's trainers, watched
 
 
@@ -166,3 +179,64 @@ def run(algorithm: str, beta: float, seed: int, held_out: HeldOut) -> list[Row]:
     else:
         one = trainer(algorithm, beta, STEPS[algorithm], seed)
     return watched(one, held_out, one.args.max_steps // LOOKS)
+
+
+CURVES, BEST_OF = "rlhf.csv", "best_of.csv"
+RUNS = [(a, beta) for beta in BETAS for a in ("rloo", "ppo")] + [("tokens", 0.5)]
+
+
+def curves(path: Path | None = None) -> list[dict[str, Any]]:
+    """What was measured: {"algorithm", "beta", "seed", "step", "learned", ...}; see `run`."""
+    return read(path or data_path("curves", CURVES))
+
+
+def best_of_curves(path: Path | None = None) -> list[dict[str, Any]]:
+    """{"seed", "n", "learned", "right"}: the policy of before, n answers, the judge's choice."""
+    return read(path or data_path("curves", BEST_OF))
+
+
+def kl_bound(n: int) -> float:
+    """Nats, at most, of the best of n from the policy that drew them: log n - (n - 1) / n.
+
+    Equal to it where no two answers are the same (Beirami et al. 2024, arXiv:2401.01879).
+    """
+    return math.log(n) - (n - 1) / n
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Rows of a CSV file, all numbers but the algorithm."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return [{k: v if k == "algorithm" else float(v) for k, v in row.items()} for row in rows]
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A CSV file of four digits."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(rows[0])
+        for row in rows:
+            out.writerow([f"{v:.4g}" if isinstance(v, float) else v for v in row.values()])
+
+
+def best_of_rows(seed: int, held_out: HeldOut) -> list[dict[str, Any]]:
+    """Of one seed."""
+    return [{"seed": seed, "n": n} | row for n, row in held_out.best_of(SIZES).items()]
+
+
+def main() -> None:
+    """Measure everything that the page draws."""
+    held_out = {seed: HeldOut(load_judge(), seed=seed) for seed in (1, 2, 3)}
+    best = [row for seed, each in held_out.items() for row in best_of_rows(seed, each)]
+    write(data_path("curves", BEST_OF), best)
+    rows = []
+    for algorithm, beta in RUNS:
+        for seed, each in held_out.items():
+            first = {"algorithm": algorithm, "beta": beta, "seed": seed}
+            rows += [first | row for row in run(algorithm, beta, seed, each)]
+            print(rows[-1], flush=True)
+    write(data_path("curves", CURVES), rows)
+
+
+if __name__ == "__main__":
+    main()
