@@ -14,6 +14,7 @@ from parabola import Parabola
 from rlkit.advantages import leave_one_out
 from rlkit.widgets import explorer as base
 from rlkit.widgets.baseline import DRAWS, KINDS, SIZES, BaselineExplorer, slopes
+from rlkit.widgets.beta import BetaExplorer
 from rlkit.widgets.explorer import Slider, floats, widget_class
 from rlkit.widgets.kl import KLExplorer
 from rlkit.widgets.normaliser import NormaliserExplorer
@@ -35,6 +36,7 @@ MAKERS = {
     "shift": lambda: ShiftExplorer([1.0, 0.0, 0.0], [1.0, 2.0, 0.0]),
     "kl": KLExplorer,
     "normaliser": NormaliserExplorer,
+    "beta": lambda: BetaExplorer(beta="0"),
     "tiles": lambda: TileStepper(torch.eye(4), torch.ones(6, 4), torch.arange(4), step=7),
     "blocks": lambda: BlockStepper(torch.eye(2, 7), torch.tensor([5, 0]), block=4),
 }
@@ -235,3 +237,36 @@ def test_steps_average_to_the_exact_gradient():
 def test_it_refuses_equal_rewards():
     with pytest.raises(ValueError, match="no gradient to find"):
         ShiftExplorer([1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
+
+
+# --- the beta explorer
+
+
+def trainings():
+    """Two looks of two seeds, whose every number tells where it comes from."""
+    return [
+        {"algorithm": a, "beta": beta, "seed": seed, "step": step,
+         "learned": i + beta + step, "right": 0.1 * seed, "kl": step / 2, "short": 0.0}
+        for i, a in enumerate(("rloo", "ppo"))
+        for beta in (0.0, 0.5)
+        for seed in (1, 2)
+        for step in (0, 4)
+    ]  # fmt: skip
+
+
+BEST = [{"n": n, "seed": s, "right": n / 10, "learned": 0.0} for n in (1, 2) for s in (1, 2)]
+
+
+def test_it_shows_the_mean_over_the_seeds_of_what_was_chosen():
+    explorer = BetaExplorer(trainings(), BEST, algorithm="PPO", beta="0.5", done=100)
+    expected = {"learned": 5.5, "right": 0.15, "kl": 2.0, "short": 0.0}
+    assert explorer.numbers() == pytest.approx(expected) and explorer.step == 4
+    assert explorer.set(algorithm="RLOO", done=0).numbers()["learned"] == pytest.approx(0.5)
+    assert explorer.data["best"][1] == pytest.approx([2, np.log(2) - 0.5, 0.2])
+
+
+def test_trainings_that_are_missing_or_shorter_are_refused():
+    with pytest.raises(ValueError, match="do not make one picture"):
+        BetaExplorer(trainings()[:-1], BEST)
+    with pytest.raises(ValueError, match="do not make one picture"):
+        BetaExplorer(trainings()[2:], BEST)

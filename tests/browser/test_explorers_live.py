@@ -61,6 +61,7 @@ BACK, LONG = "(advantage=-1.0, two_sided=True)", "completion=2, colour='entropy'
 NORMALISER = """
 from rlkit.widgets.normaliser import NormaliserExplorer
 explorer = NormaliserExplorer()"""
+BETA = "from rlkit.widgets.beta import BetaExplorer\nexplorer = BetaExplorer(beta='0')"
 WEIGHT = "from rlkit.widgets.weight import WeightExplorer\nexplorer = WeightExplorer()"
 
 CASES = [
@@ -79,6 +80,7 @@ CASES = [
     Case("gae", STRIPS, "lam", (0.0, 0.5)),
     Case("gae long", STRIPS.replace("beta=0.1", LONG), "gamma", (0.5, 0.9)),
     Case("weight", WEIGHT, "p", (0.5, 0.9)),
+    Case("beta", BETA, "done", (20, 60)),
 ]
 
 MOVE = """([name, value]) => new Promise((done) => {
