@@ -11,10 +11,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rlkit
 from rlkit.cli import main
-from rlkit.memory import CARDS, SHIPPED, Moment, Plan, Planner, Timeline, cache, cards, worker
+from rlkit.memory import (
+    CARDS,
+    SHIPPED,
+    Moment,
+    Plan,
+    Planner,
+    Timeline,
+    cache,
+    cards,
+    step,
+    worker,
+)
+from rlkit.memory.fake import Shapes, form
 from rlkit.memory.planner import batch_step, largest_batch, plan, setting_of
 from rlkit.memory.settings import Setting
 from rlkit.memory.shapes import shape_of
@@ -217,6 +230,53 @@ def test_three_tiles_stand_for_all(head, dtype, monkeypatch):
     monkeypatch.setattr(worker, "few_rounds", lambda: worker.ranks(1))
     every = worker.run(asked)
     assert few["peak"] == every["peak"]
+
+
+QUICK = [
+    dict(algorithm="ppo", head="full", dtype="bf16", reward_model=True),
+    dict(head="fused", fsdp=2, lora_rank=4, frozen_dtype="bf16", gradient_checkpointing=True),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", QUICK, ids=str)
+def test_quicker_fake_tensors_find_what_torch_s_do(changes, monkeypatch):
+    asked, found = small(**changes), []
+    monkeypatch.setattr(worker, "SAMPLES", 10**6)  # all: which are left out depends on the clock
+    for mode in (crosschecked, FakeTensorMode):
+        monkeypatch.setattr(step, "Shapes", mode)
+        made = worker.run(asked)
+        kinds, rows = [tuple(k) for k in made["timeline"]["kinds"]], made["timeline"]["rows"]
+        made["timeline"] = [
+            (phase, total, {k: n for k, n in zip(kinds, amounts, strict=False) if n})
+            for _, phase, total, amounts in rows
+        ]
+        found.append({k: v for k, v in made.items() if k != "seconds"})
+    assert found[0] == found[1]
+
+
+def crosschecked():
+    """Holds every result that it remembered against what torch makes of the operation now."""
+    mode = Shapes()
+    mode.cache_crosscheck_enabled = True
+    return mode
+
+
+def test_what_differs_in_one_attribute_has_another_key():
+    mode = Shapes()
+    with mode:
+        base = torch.zeros(4, 6)
+        others = [
+            base.double(),
+            torch.zeros(6, 4),
+            torch.zeros(6, 4).t(),
+            torch.zeros(30)[6:].view(4, 6),
+            torch.zeros(30)[:24].view(4, 6),
+            torch.zeros(4, 6, requires_grad=True),
+            torch.zeros(4, 6, device="meta"),
+        ]
+    assert form(base) == form(mode.from_tensor(torch.zeros(4, 6)))
+    assert len({form(base), *map(form, others)}) == 1 + len(others)
 
 
 @pytest.mark.slow

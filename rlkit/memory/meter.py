@@ -27,6 +27,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -39,6 +40,8 @@ from rlkit.memory.ledger import Entry, Ledger, alive, off_resize, on_resize
 from rlkit.memory.marks import set_meter
 from rlkit.memory.places import Place, Places
 from rlkit.memory.timeline import Kind, Moment, Recorder, Timeline, grouped
+
+DEVICE = torch.ops.prim.device.default
 
 
 class Meter(TorchDispatchMode):
@@ -231,6 +234,8 @@ class Meter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and rules.wrapped(types):
             return NotImplemented  # a sharded tensor first takes its operation apart
+        if func is DEVICE and type(args[0]) is FakeTensor:
+            return args[0].fake_device  # C++ asks for it more often than it calls operations
         out = func(*args, **kwargs) if kwargs else func(*args)
         if isinstance(out, Tensor):
             self._see(func, args, out)

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rlkit
 from rlkit.distributed import World, gathered, release
+from rlkit.memory.fake import Shapes
 from rlkit.memory.marks import holding, phase
 from rlkit.memory.settings import Setting
 from rlkit.objectives import Totals
@@ -42,7 +42,7 @@ class PlannedStep:
     def __init__(self, setting: Setting) -> None:
         """Raises ValueError for a model that rlkit cannot train."""
         self.setting, self.args = setting, setting.train_config()
-        self.mode = FakeTensorMode()
+        self.mode = Shapes()
         self.world = World(0, setting.fsdp, torch.device("cpu"))
         self.trainer = self._build()
         self.models = {
