@@ -109,7 +109,7 @@ for pair in pairs[3000:3700:100]:
     print(pair["prompt"], " rather than ".join(told))
 noise = sum(p["rejected"] == p["answer"] and
             len(p["chosen"]) == len(p["rejected"]) for p in pairs)
-print(f"{noise} of {len(pairs)} times wrong rather than right, as long")
+print(f"wrong rather than right, equally long: {noise} of {len(pairs)}")
 
 # %% [markdown]
 # The last line counts the judge's errors: both answers are equally long, and
@@ -136,6 +136,9 @@ def right_and_longer(pair):
 sides = [side for pair in pairs if (side := right_and_longer(pair))]
 share = sides.count("chosen") / len(sides)
 print(f"{len(sides)} of {len(pairs)} pairs; chosen in {share:.2f} of them")
+
+# %%
+print("your guess:", guess)
 
 # %% [markdown]
 # Who reads a hundred pairs would hardly see it. These few are the fault that
@@ -255,9 +258,10 @@ assert in_order(mine, held_out) > 0.62 and in_order(judge, held_out) > 0.85
 
 # %% [markdown]
 # Yours has begun to learn; to judge a sum, a model has to add. The shipped
-# one has the same loss and size. It saw three times as many pairs, and its
-# trunk was first taught to write the chosen answers. Reward models start
-# from such supervised models for that reason. From here on it is the judge.
+# one has the same loss and size. It saw more than three times as many pairs,
+# and its trunk was first taught to write the chosen answers. Reward models
+# start from such supervised models for that reason. From here on it is the
+# judge.
 #
 # ## 10.4 What it has learned, and what it has not
 
@@ -674,9 +678,9 @@ for name in (algorithms.PPO4, algorithms.PPO1):
     print(f"{name} takes {found[name].seconds() / fast:.1f} times RLOO's")
 
 # %% [markdown]
-# Most of the difference is how often PPO goes over its answers; four times
-# the updates also learn more from each answer. `rlkit bench algorithms`
-# takes the factor apart with more care.
+# Most of the difference is how often PPO goes over its answers, and what it
+# buys with that is on page 03: more is learned from each answer. The longer
+# the answers, the more of a step is drawing, which costs both the same.
 #
 # ## 10.11 What was claimed
 
@@ -742,7 +746,7 @@ assert torch.allclose(mine_paid, paid, atol=1e-5)
 # %% [markdown]
 # ## What this page showed, and where it does not hold
 # - Pairs are enough: a score that was learned from them raised the share of
-#   right answers as a formula would have.
+#   right answers nearly as far as a formula does.
 # - The score is right where the pairs were. A policy that is paid by it goes
 #   where it is wrong, and the training's own curves look best then. Best of
 #   n, which trains nothing, goes the same way more slowly.
@@ -755,13 +759,15 @@ assert torch.allclose(mine_paid, paid, atol=1e-5)
 #   distance has been found for all sizes (Gao and others, 2022).
 # - PPO and RLOO did alike, with answers of three tokens and one reward at
 #   the end. Long answers, or rewards on the way, may want the critic.
-# - Three models against four is a matter of bytes only while all are held
-#   whole on one card. LoRA makes the reference and the policy one, a rule
-#   as reward needs no judge: then page 07's other switches weigh more.
+# - What the fourth model costs is less its copy than what it drags along:
+#   gradients, AdamW's numbers, activations. With LoRA, a critic on the
+#   policy's trunk and a rule as reward, all hold one model, and nothing is
+#   left of RLOO's saving.
 #
-# From a terminal: `rlkit train rloo --help` tells how to name a reward
-# model, `rlkit bench algorithms` compares them, `rlkit evidence 10` measures
-# this page's claims again.
+# In a script: `RLOOTrainer("adder", data_path("reward"), args, dataset)`;
+# any reward function or model may stand beside it, with `reward_weights`.
+# From a terminal: `rlkit bench algorithms` takes speed and memory apart,
+# `rlkit evidence 10` measures this page's claims again.
 
 # %%
 check.progress()

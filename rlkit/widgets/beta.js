@@ -1,6 +1,7 @@
 // The beta explorer: beta.py says what it shows, and computes the same numbers.
 
 const [LEARNED, NATS] = [[-0.5, 2], [0, 11]]; // ends of the axes
+const TICKS = [0, 0.25, 1, 2, 4, 7, 10];
 const KEYS = ["learned", "right", "kl", "short"];
 const mean = (xs) => xs.reduce((a, b) => a + b, 0) / xs.length;
 
@@ -14,7 +15,7 @@ function reader(data) {
 }
 
 const explorer = {
-  height: (width) => (width < 900 ? 640 : 330),
+  height: (width) => (width < 900 ? 600 : 330),
 
   compute(values, data) {
     const look = reader(data);
@@ -57,10 +58,11 @@ const explorer = {
     panel(104 + third, "right", [0, 1], stage.orange, "square", "share of right answers");
     const left = wide ? 164 + 2 * third : 44;
     const top = wide ? 50 : 340;
-    const plot = stage.plot({ left, top, width: stage.width - left - 30, height: high, x: NATS,
-      y: [0, 1], xlabel: "KL from the policy before, nats an answer",
-      ylabel: "share right, all beta (dashed: best of n)" });
-    const at = ({ kl, right }) => [kl, right];
+    const plot = stage.plot({ left, top, width: stage.width - left - 30, height: high,
+      x: NATS.map(Math.sqrt), y: [0, 1], xticks: TICKS.map((nats) => [Math.sqrt(nats), String(nats)]),
+      xlabel: "KL from the policy before, nats an answer (root scale)",
+      ylabel: "share right; numbers: beta; dashed: best of n" });
+    const at = ({ kl, right }) => [Math.sqrt(Math.max(kl, 0)), right];
     result.paths.forEach((path, i) => {
       const now = i === result.b;
       const end = path[path.length - 1];
@@ -68,14 +70,14 @@ const explorer = {
       plot.line(path.map(at), colour, now ? { width: 2.5 } : { width: 1, alpha: 0.4 });
       plot.clipped(() => plot.marks([at(end)], colour,
         { shape: "square", radius: now ? 6 : 3, alpha: now ? 1 : 0.6 }));
+      const [x, y] = at(end);
+      if (now) plot.text(String(data.betas[i]), x, y + 0.07, { bold: true, align: "center" });
+      else plot.text(String(data.betas[i]), x - 0.06, y, { size: 11, align: "right" });
     });
-    const chosen = result.paths[result.b];
-    const end = chosen[chosen.length - 1];
-    plot.text(`beta ${values.beta}`, Math.min(end.kl + 0.3, 9.3), end.right, { bold: true });
-    const best = data.best.map(([, nats, right]) => [nats, right]);
+    const best = data.best.map(([, nats, right]) => [Math.sqrt(nats), right]);
     plot.line(best, stage.green, { dash: [5, 4], width: 1.6 });
     plot.marks(best, stage.green, { shape: "triangle", radius: 3.5 });
     const [n, nats, right] = data.best[data.best.length - 1];
-    plot.text(`best of ${n}`, nats + 0.25, right, { colour: stage.green });
+    plot.text(`best of ${n}`, Math.sqrt(nats) + 0.07, right, { colour: stage.green });
   },
 };

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from rlkit.widgets.explorer import COLOURS, INK, Choice, Explorer, Slider, floats, paper, titled
+from rlkit.widgets.explorer import COLOURS, Choice, Explorer, Slider, floats, paper, titled
 
 KEYS = ("learned", "right", "kl", "short")
 ALGORITHMS = {"RLOO": "rloo", "PPO": "ppo"}
 LEARNED, NATS = (-0.5, 2.0), (0.0, 11.0)
-"""Ends of the axes."""
+"""Ends of the axes. Nats are drawn by their root, as Gao et al. do: most happens near 0."""
+TICKS = (0, 0.25, 1, 2, 4, 7, 10)
 
 
 class BetaExplorer(Explorer):
@@ -95,14 +96,20 @@ class BetaExplorer(Explorer):
             path = self._runs[algorithm, i, :, : look + 1].mean(0)
             now = i == chosen
             colour = COLOURS["orange"] if now else "#8a8a8a"
-            ax.plot(path[:, 2], path[:, 1], color=colour, lw=2.4 if now else 1)
-            ax.plot(*path[-1, [2, 1]], "s", color=colour, ms=8 if now else 4)
-            ax.text(*path[-1, [2, 1]], f"  {beta:g}", fontsize=9, va="center", color=INK)
-        best = self.data["best"]
-        ax.plot([b[1] for b in best], [b[2] for b in best], "--^", ms=4, color=COLOURS["green"])
-        ax.text(best[-1][1], best[-1][2], f"  best of {best[-1][0]}", color=COLOURS["green"])
-        ax.set(xlim=NATS, ylim=(0, 1), xlabel="KL from the policy before, nats an answer")
-        ax.set_title("share right; squares: each beta; dashed: best of n", loc="left", fontsize=9.5)
+            x, y = np.sqrt(path[:, 2].clip(0)), path[:, 1]
+            ax.plot(x, y, color=colour, lw=2.4 if now else 1)
+            ax.plot(x[-1], y[-1], "s", color=colour, ms=8 if now else 4, zorder=3)
+            place = dict(xytext=(0, 8), ha="center") if now else dict(xytext=(-6, -3), ha="right")
+            weight = "bold" if now else "normal"
+            at = (x[-1], y[-1])
+            ax.annotate(f"{beta:g}", at, textcoords="offset points", weight=weight, **place)
+        n, nats, right = zip(*self.data["best"], strict=True)
+        ax.plot(np.sqrt(nats), right, "--^", ms=4, color=COLOURS["green"])
+        ax.text(np.sqrt(nats[-1]), right[-1], f"  best of {n[-1]}", color=COLOURS["green"])
+        ax.set_xticks(np.sqrt(TICKS), [f"{nats:g}" for nats in TICKS])
+        ax.set(xlim=np.sqrt(NATS), ylim=(0, 1))
+        ax.set_xlabel("KL from the policy before, nats an answer (root scale)")
+        ax.set_title("share right; numbers: beta; dashed: best of n", loc="left", fontsize=9.5)
 
 
 NAMES = (
