@@ -1,6 +1,6 @@
 """PPO, RLOO and GRPO side by side: memory by category, time by phase, reward by time and samples.
 
-    rlkit bench algorithms [--steps 10] [--samples 512] [--beta 0.5]
+    rlkit bench algorithms [--steps 10] [--samples 512] [--beta 0.5] [--out FILE]
 
 Everyone trains the same model on the same prompts and samples, one update a rollout unless its name
 says otherwise, and is judged by the same reward model (data/reward). Right answers are counted
@@ -9,15 +9,24 @@ are medians. Memory is the peak of one step, counted by a Meter while no other c
 
 "RLOO is 2-3 times as fast as PPO" is taken apart, each part by one change alone: how often PPO goes
 over a rollout, the value model, and what a larger micro-batch (which fewer models leave room for)
-brings by itself.
+brings by itself. What four model copies cost against three stands below it, measured at two sizes
+beside their plans (copies.py).
 """
 
 import gc
+import json
+import math
+import os
+import platform
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import date
+from itertools import accumulate
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from rlkit.bench import copies
 from rlkit.config import at_least
 
 MICRO_BATCHES = 4
@@ -53,6 +62,10 @@ class Flags:
     """Of prompts and samples."""
     threads: int = 1
     """CPU threads of torch."""
+    copies: bool = True
+    """Also four models against three at two sizes, in about a minute and 4 GB of memory."""
+    out: Path | None = None
+    """Record everything in this file, as JSON; `rlkit claims` reads data/bench/algorithms.json."""
 
     def __post_init__(self) -> None:
         for field, low in (("steps", 2), ("samples", 16), ("threads", 1)):
@@ -78,6 +91,23 @@ class Found:
         """Median of a phase, or of whole steps."""
         return median(row[f"seconds_{phase}" if phase else "seconds"] for row in self.rows[1:])
 
+    def right_after(self, seconds: float = math.inf) -> float:
+        """Share of right answers, the mean of the last 3 steps that had begun by then."""
+        starts = accumulate((row["seconds"] for row in self.rows), initial=0.0)
+        begun = [row for row, start in zip(self.rows, starts, strict=False) if start < seconds]
+        return fmean(row.get("reward/sums_reward", row["reward"]) for row in begun[-3:])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "models": self.models,
+            "peak": self.peak,
+            "categories": self.categories,
+            "seconds": {"step": self.seconds()} | {name: self.seconds(name) for name in PHASES},
+            "learned": [row["reward"] for row in self.rows],
+            "right": [row.get("reward/sums_reward", row["reward"]) for row in self.rows],
+        }
+
 
 def main(argv: list[str]) -> int:
     """Prints the tables and what they say about the claim."""
@@ -87,13 +117,39 @@ def main(argv: list[str]) -> int:
     start = time.perf_counter()
     found = measure(flags)
     seconds = time.perf_counter() - start
+    sides = copies.compare(flags.threads) if flags.copies else {}
     print(f"{flags.steps} steps of {flags.samples} samples each, in {seconds:.0f} s\n")
-    print(
-        "\n\n".join(
-            [time_table(found), memory_table(found), reward_table(found, flags), verdict(found)]
-        )
-    )
+    tables = [time_table(found), memory_table(found), reward_table(found, flags), verdict(found)]
+    print("\n\n".join([*tables, copies.table(sides)] if sides else tables))
+    if flags.out is not None:
+        record(flags.out, flags, found, sides)
     return 0
+
+
+def record(path: Path, flags: Flags, found: dict[str, Found], sides: dict[str, Any]) -> None:
+    """Writes all of it, with the machine and the day."""
+    import torch
+
+    values = {
+        "machine": f"{processor()}, {flags.threads} thread, PyTorch {torch.__version__}",
+        "date": date.today().isoformat(),
+        "flags": {k: v for k, v in asdict(flags).items() if k not in ("out", "copies")},
+        "contestants": {name: each.to_dict() for name, each in found.items()},
+        "copies": copies.to_dict(sides),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values, indent=1) + "\n", "utf-8")
+
+
+def processor() -> str:
+    """Its name, and how many cores."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        lines = info.read_text("utf-8").splitlines()
+        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        name = named[0] if named else name
+    return f"{name}, {os.cpu_count()} cores"
 
 
 def trainer(name: str, flags: Flags) -> Any:
@@ -187,8 +243,7 @@ def reward_table(found: dict[str, Found], flags: Flags) -> str:
     columns = ("samples", "seconds", "learned", "right")
     lines = [f"{'mean of the last 3 steps':32} " + heads(columns)]
     for name, each in found.items():
-        last = each.rows[-3:]
-        right = fmean(row.get("reward/sums_reward", row["reward"]) for row in last)
+        right, last = each.right_after(), each.rows[-3:]
         learned = fmean(row["reward"] for row in last) if name != RULE else None
         shown = "         -" if learned is None else f"{learned:10.2f}"
         seconds = sum(row["seconds"] for row in each.rows)
@@ -204,6 +259,8 @@ def verdict(found: dict[str, Found]) -> str:
         return f"{found[slow].seconds(phase) / found[fast].seconds(phase):.2f}"
 
     saved = 1 - found[RLOO].peak / found[PPO1].peak
+    spent = sum(row["seconds"] for row in found[RLOO].rows)
+    ends = {name: found[name].right_after() for name in (PPO4, RLOO)}
     return "\n".join(
         [
             f"A step of PPO takes {times(PPO4, RLOO)} times as long as one of RLOO, of which",
@@ -212,6 +269,9 @@ def verdict(found: dict[str, Found]) -> str:
             f"  {times(SHARED, RLOO)}  the rest: values, GAE, and rows that RLOO can drop.",
             f"A micro-batch 4 times as large makes RLOO {times(RLOO, WIDE)} times as fast, alone.",
             f"With one epoch each, RLOO's peak is {saved:.0%} lower than PPO's.",
+            f"After as many samples PPO answers {ends[PPO4]:.0%} right and RLOO {ends[RLOO]:.0%}; "
+            f"after as many seconds ({spent:.1f})",
+            f"PPO {found[PPO4].right_after(spent):.0%}: its epochs buy learning for time.",
             "The factors depend on model, lengths and machine. Generation takes all of them the",
             "same time, and the longer it takes, the smaller is every factor.",
         ]

@@ -1,12 +1,12 @@
-"""The claims that rlkit lets anyone test, about memory: what is claimed, what was found, and why.
+"""The claims that rlkit lets anyone test, about memory and speed: what is claimed, found, and why.
 
     rlkit claims                              all of them, into data/claims.csv
     rlkit claims --only rloo-memory           one of them, the others stay as they were
     rlkit claims --show                       what was found last time, without computing anything
 
 Each is planned under its source's own setting (settings.py), or measured on this CPU (measure.py),
-and judged (findings.py) without a hand in between. Claims about time and about learning are not
-tested here. Notebooks read `load()`.
+and judged (findings.py) without a hand in between. The claim about speed is judged by what a bench
+recorded (speed.py). Claims about learning are not tested here. Notebooks read `load()`.
 """
 
 import json
@@ -58,7 +58,7 @@ def parse(argv: Sequence[str]) -> Any:
 
     @dataclass(frozen=True)
     class Flags:
-        """Tests the claims about memory: claim, setting, what was found, verdict and why."""
+        """Tests the claims about memory and speed: claim, setting, finding, verdict and why."""
 
         only: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar=" ".join(NAMES))] = None
         """Which claims; None: all."""

@@ -132,14 +132,16 @@ def case_lines(compares: str, cases: Sequence[Case]) -> list[str]:
 
 def amount(value: float, unit: str) -> str:
     """With its unit where that is bytes."""
-    return readable(value) if unit == "bytes" else f"{value:.3g}"
+    if unit == "bytes":
+        return readable(value)
+    return f"{value:.3g} s" if unit == "seconds" else f"{value:.3g}"
 
 
 def shown(case: Case) -> str:
-    """The value: a share of bytes, a ratio of completions, or a number."""
+    """The value: a share of bytes, a ratio of completions or seconds, or a number."""
     if case.unit == "bytes":
         return f"{case.value:.0%}"
-    return f"{case.value:.2f}x" if case.unit == "completions" else f"{case.value:.3g}"
+    return f"{case.value:.2f}x" if case.unit in ("completions", "seconds") else f"{case.value:.3g}"
 
 
 # ---- in the README ---------------------------------------------------------------------------

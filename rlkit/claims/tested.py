@@ -71,6 +71,13 @@ def same_results(answers: Answers) -> Finding:
     return findings.same_results(measure.head_differences())
 
 
+def rloo_speed(answers: Answers) -> Finding:
+    """By times that the bench recorded."""
+    from rlkit.claims import speed
+
+    return speed.rloo_speed(speed.recorded())
+
+
 # ---- all of them -----------------------------------------------------------------------------
 
 PROBES = (
@@ -175,6 +182,21 @@ PROBES = (
         ),
         settings.rloo_jobs,
         lambda answers: findings.rloo_memory(answers, settings.COMPARED),
+    ),
+    Probe(
+        Claim(
+            "rloo-speed",
+            MEASURED,
+            "RLOO is 2-3 times as fast as PPO.",
+            RLOO,
+            "The built-in adder on sums against its reward model, on one CPU thread: the same "
+            "prompts and samples, 512 a step in 4 micro-batches, G = 4, a KL term. PPO with a "
+            "value model of its own goes over each rollout 4 times, RLOO once. Recorded by `rlkit "
+            "bench algorithms --out data/bench/algorithms.json`.",
+            "slower | faster | times",
+        ),
+        nothing,
+        rloo_speed,
     ),
 )
 NAMES = tuple(probe.claim.name for probe in PROBES)

@@ -245,21 +245,28 @@ def trainer_of(setting: "Setting", options: dict[str, Any], made_up: bool) -> An
         return trainer_class(setting.name, task.reward, args, task.train, peft_config=lora)
     model = made_up_model(setting.config, args.seed)
     words = MadeUpWords(model, setting.prompt_length)
+    rewards = [words.reward]
+    if setting.reward_model:
+        rewards.append(made_up_model(setting.config, args.seed, "SequenceClassification"))
     trainer = trainer_class(
-        model, words.reward, args, words.prompts, processing_class=words, peft_config=lora
+        model, rewards, args, words.prompts, processing_class=words, peft_config=lora
     )
     trainer.eos_ids = [-1]  # so that no completion ends
     return trainer
 
 
-def made_up_model(config: dict[str, Any], seed: int) -> Any:
-    """A model of this shape with weights drawn at random."""
+def made_up_model(config: dict[str, Any], seed: int, kind: str = "CausalLM") -> Any:
+    """A model of this shape with weights drawn at random; a classifier has one label."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    import transformers
 
     torch.manual_seed(seed)
     values = {k: v for k, v in config.items() if k not in ("dtype", "torch_dtype")}
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(**values), dtype=torch.float32)
+    if kind != "CausalLM":
+        values |= {"num_labels": 1}
+    shape = transformers.AutoConfig.for_model(**values)
+    model_class = getattr(transformers, f"AutoModelFor{kind}")
+    return model_class.from_config(shape, dtype=torch.float32)
 
 
 class MadeUpWords:
@@ -286,6 +293,10 @@ class MadeUpWords:
 
     def __call__(self, text: str, **kwargs: Any) -> dict[str, list[int]]:
         return {"input_ids": [2 + (ord(c) + i) % (self.size - 2) for i, c in enumerate(text)]}
+
+    def get_vocab(self) -> dict[str, int]:
+        """Tokens by their number."""
+        return {str(i): i for i in range(self.size)}
 
     def batch_decode(self, ids: list[list[int]], **kwargs: Any) -> list[str]:
         """Nothing is ever read."""
