@@ -513,7 +513,8 @@ print("the most frequent ", Counter(answers).most_common(6))
 # - `beta` 0, RLOO: pull the slider back from the end. When is the share of
 #   right answers at its best? Could you tell from the score?
 # - `beta` 2: what is wrong with a short leash?
-# - The right picture, dashed: best of n. Which trainings beat it?
+# - The right picture: a square for each `beta`, how far it went and what is
+#   right there; dashed, best of n. Which trainings beat it?
 # - The same with PPO.
 
 # %%

@@ -57,22 +57,24 @@ const explorer = {
     panel(44, "learned", LEARNED, stage.blue, "circle", "learned reward");
     panel(104 + third, "right", [0, 1], stage.orange, "square", "share of right answers");
     const left = wide ? 164 + 2 * third : 44;
-    const top = wide ? 50 : 340;
-    const plot = stage.plot({ left, top, width: stage.width - left - 30, height: high,
-      x: NATS.map(Math.sqrt), y: [0, 1], xticks: TICKS.map((nats) => [Math.sqrt(nats), String(nats)]),
+    const down = wide ? 50 : 340;
+    const plot = stage.plot({ left, top: down, width: stage.width - left - 30, height: high,
+      x: NATS.map(Math.sqrt), y: [0, 1],
+      xticks: TICKS.map((nats) => [Math.sqrt(nats), String(nats)]),
       xlabel: "KL from the policy before, nats an answer (root scale)",
       ylabel: "share right; numbers: beta; dashed: best of n" });
     const at = ({ kl, right }) => [Math.sqrt(Math.max(kl, 0)), right];
-    result.paths.forEach((path, i) => {
+    const ends = result.paths.map((path) => at(path[path.length - 1]));
+    plot.line(ends, stage.ink, { width: 1, alpha: 0.5 });
+    plot.line(result.paths[result.b].map(at), stage.orange, { width: 2.5 });
+    const top = ends.reduce((best, end, i) => (end[1] > ends[best][1] ? i : best), 0);
+    ends.forEach(([x, y], i) => {
       const now = i === result.b;
-      const end = path[path.length - 1];
-      const colour = now ? stage.orange : stage.ink;
-      plot.line(path.map(at), colour, now ? { width: 2.5 } : { width: 1, alpha: 0.4 });
-      plot.clipped(() => plot.marks([at(end)], colour,
-        { shape: "square", radius: now ? 6 : 3, alpha: now ? 1 : 0.6 }));
-      const [x, y] = at(end);
-      if (now) plot.text(String(data.betas[i]), x, y + 0.07, { bold: true, align: "center" });
-      else plot.text(String(data.betas[i]), x - 0.06, y, { size: 11, align: "right" });
+      const side = Math.sign(i - top); // labels of smaller beta stand on the right of the arc
+      plot.clipped(() => plot.marks([[x, y]], now ? stage.orange : stage.ink,
+        { shape: "square", radius: now ? 6 : 3.5 }));
+      plot.text(String(data.betas[i]), x - 0.09 * side, y + (side ? 0.012 : 0.07),
+        { bold: now, align: ["left", "center", "right"][side + 1] });
     });
     const best = data.best.map(([, nats, right]) => [Math.sqrt(nats), right]);
     plot.line(best, stage.green, { dash: [5, 4], width: 1.6 });

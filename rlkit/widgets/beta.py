@@ -92,17 +92,22 @@ class BetaExplorer(Explorer):
     def _against_nats(self, ax: Any) -> None:
         """Share of right answers against KL, all beta; best of n dashed."""
         algorithm, chosen, look = self.at
+        paths = self._runs[algorithm, :, :, : look + 1].mean(1)  # [beta, look, key]
+        xs, ys = np.sqrt(paths[..., 2].clip(0)), paths[..., 1]
+        ax.plot(xs[:, -1], ys[:, -1], "-s", color="#777777", lw=1, ms=4)
+        ax.plot(xs[chosen], ys[chosen], color=COLOURS["orange"], lw=2.4)
+        ax.plot(xs[chosen, -1], ys[chosen, -1], "s", color=COLOURS["orange"], ms=8, zorder=3)
+        top = int(ys[:, -1].argmax())
         for i, beta in enumerate(self.data["betas"]):
-            path = self._runs[algorithm, i, :, : look + 1].mean(0)
-            now = i == chosen
-            colour = COLOURS["orange"] if now else "#8a8a8a"
-            x, y = np.sqrt(path[:, 2].clip(0)), path[:, 1]
-            ax.plot(x, y, color=colour, lw=2.4 if now else 1)
-            ax.plot(x[-1], y[-1], "s", color=colour, ms=8 if now else 4, zorder=3)
-            place = dict(xytext=(0, 8), ha="center") if now else dict(xytext=(-6, -3), ha="right")
-            weight = "bold" if now else "normal"
-            at = (x[-1], y[-1])
-            ax.annotate(f"{beta:g}", at, textcoords="offset points", weight=weight, **place)
+            side = int(np.sign(i - top))  # labels of smaller beta stand on the right of the arc
+            ax.annotate(
+                f"{beta:g}",
+                (xs[i, -1], ys[i, -1]),
+                xytext=(-7 * side, -3 if side else 8),
+                textcoords="offset points",
+                ha=("left", "center", "right")[side + 1],
+                weight="bold" if i == chosen else "normal",
+            )
         n, nats, right = zip(*self.data["best"], strict=True)
         ax.plot(np.sqrt(nats), right, "--^", ms=4, color=COLOURS["green"])
         ax.text(np.sqrt(nats[-1]), right[-1], f"  best of {n[-1]}", color=COLOURS["green"])
