@@ -17,6 +17,7 @@ from rlkit.tasks.preferences import load_preferences
 
 TOKENIZER = models.tokenizer()
 KINDS = ("qwen3", "llama", "neox", "gemma3")
+TEXTS = ("27+58=85", "27+58=8", "3+4=7", "99+99=198", "10+10=20000")
 PAIRS = [
     {"prompt": f"{a}+{b}=", "chosen": str(a + b), "rejected": str(a + b + 1)}
     for a in range(10, 18)
@@ -62,6 +63,29 @@ def test_neither_padding_nor_the_batch_changes_a_score(kind, fill):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
         few = torch.tensor([4, 1])
         torch.testing.assert_close(ours(ids[few], mask[few]), expected[few], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("fill", ["pad", "eos"])
+def test_the_built_in_model_scores_a_text_alone_or_among_others_on_either_side(fill):
+    """Answers with EOS and without, as their own forward without padding scores them."""
+    from rlkit.policy import load_tokenizer
+
+    folder = rlkit.data_path("reward")
+    tokenizer, ours = load_tokenizer(folder), RewardModel(load_reward_model(folder))
+    rows = [tokenizer(t, add_special_tokens=False)["input_ids"] for t in TEXTS]
+    rows += [[*row, tokenizer.eos_token_id] for row in rows]
+    with torch.no_grad():
+        alone = [ours(torch.tensor([row]), torch.ones(1, len(row)).bool()) for row in rows]
+        expected = torch.cat(alone)
+        # an answer that ends is another text than one that was cut off
+        assert ((expected[: len(TEXTS)] - expected[len(TEXTS) :]).abs() > 1e-2).all()
+        side = [i % 2 for i in range(len(rows))]
+        for sides in ([0] * len(rows), [1] * len(rows), side):
+            ids, mask = padded(rows, sides, getattr(tokenizer, f"{fill}_token_id"))
+            torch.testing.assert_close(ours(ids, mask), expected, atol=1e-5, rtol=0)
+            few = torch.tensor([len(rows) - 1, 0, 3])
+            found = ours(ids[few], mask[few])
+            torch.testing.assert_close(found, expected[few], atol=1e-5, rtol=0)
 
 
 @settings(max_examples=50, deadline=None)
@@ -128,14 +152,14 @@ def test_only_the_difference_counts_without_centring(pairs):
 # --- training
 
 
-def make(rows=PAIRS, model=None, **changes):
+def make(rows=PAIRS, model=None, tokenizer=TOKENIZER, **changes):
     sizes = dict(per_device_train_batch_size=8, learning_rate=3e-3, num_train_epochs=10)
     return RewardModelTrainer(
         scorer() if model is None else model,
         RewardConfig(**(sizes | changes)),
         rows,
         rows,
-        TOKENIZER,
+        tokenizer,
     )
 
 
@@ -146,6 +170,33 @@ def test_it_learns_the_pairs_it_is_shown():
     after = run.evaluate()
     assert [row["step"] for row in history] == list(range(1, 61))
     assert after["accuracy"] >= 0.9 > before["accuracy"] and after["loss"] < before["loss"]
+
+
+def test_padding_that_is_eos_changes_no_training():
+    runs = [make(max_steps=3, tokenizer=models.tokenizer(p)) for p in (models.PAD, models.EOS)]
+    for run in runs:
+        run.train()
+    assert runs[1].tokenizer.pad_token_id == runs[1].tokenizer.eos_token_id
+    for a, b in zip(*(run.model.parameters() for run in runs), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=0)
+
+
+def test_the_tokenizer_s_padding_side_changes_no_training():
+    tokenizers = models.tokenizer(), models.tokenizer()
+    tokenizers[1].padding_side = "right"
+    runs = [make(max_steps=3, tokenizer=each) for each in tokenizers]
+    histories = [[row["loss"] for row in run.train()] for run in runs]
+    assert histories[0] == pytest.approx(histories[1], abs=1e-6)
+
+
+def test_scores_that_are_all_equal_count_as_wrong_and_come_apart():
+    flat = scorer()
+    flat.score.weight.data.zero_()
+    run = make(model=flat, num_train_epochs=30)
+    before = run.evaluate()
+    assert before["accuracy"] == 0.0 and before["loss"] == pytest.approx(math.log(2))
+    run.train()
+    assert run.evaluate()["accuracy"] > 0.8
 
 
 def test_micro_batches_change_no_step():
