@@ -378,7 +378,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int | None], str]] = {
     "merge": (merge, "write a model and its LoRA adapters as one plain folder, for inference"),
     "plan": (plan, "how much memory a training step takes: any model, any card, no GPU needed"),
     "claims": (claims, "what others claim about memory, tested: verdicts, numbers and reasons"),
-    "bench": (bench, "measure: rlkit bench train|head|algorithms|learning"),
+    "bench": (bench, "measure: rlkit bench train|head|algorithms|actions|learning"),
     "evidence": (evidence, "whether a page's effect exceeds what the seed changes"),
     "course": (course, "build, open or reset the notebooks"),
 }

@@ -3,13 +3,14 @@
 rlkit bench train       one training step, side by side with TRL's
 rlkit bench head        the loss head beside TRL's, Liger's and torch's: time, memory, exactness
 rlkit bench algorithms  PPO, RLOO and GRPO side by side: memory, time by phase, reward
+rlkit bench actions     one action a completion against one a token, on the same samples
 rlkit bench learning    every algorithm, task and seed of the tiny preset, into data/curves
 """
 
 from collections.abc import Sequence
 from importlib import import_module
 
-BENCHES = ("train", "head", "algorithms", "learning")
+BENCHES = ("train", "head", "algorithms", "actions", "learning")
 
 
 def main(argv: Sequence[str]) -> int | None:
