@@ -6,7 +6,7 @@ import pytest
 
 from rlkit import claims
 from rlkit.bench import algorithms, copies
-from rlkit.bench.algorithms import CONTESTANTS, PPO1, PPO4, RLOO, SHARED, WIDE, Found
+from rlkit.bench.algorithms import CONTESTANTS, PPO1, PPO4, RLOO, RLOO4, SHARED, WIDE, Found
 from rlkit.bench.copies import BIG, SIDES, SMALL, Side
 from rlkit.claims import speed
 from rlkit.claims.findings import HOLDS, NOT
@@ -57,7 +57,8 @@ def test_a_model_of_100_million_weights_takes_what_was_planned():
 
 
 def record(**seconds):
-    names = {"ppo4": PPO4, "ppo1": PPO1, "shared": SHARED, "rloo": RLOO, "wide": WIDE}
+    names = {"ppo4": PPO4, "ppo1": PPO1, "shared": SHARED, "rloo": RLOO, "rloo4": RLOO4}
+    names["wide"] = WIDE
     took = {
         names[k]: {"seconds": dict(step=v, update=v - 1, generate=1.0)} for k, v in seconds.items()
     }
@@ -66,12 +67,15 @@ def record(**seconds):
 
 @pytest.mark.parametrize(("slowest", "verdict"), [(6.0, HOLDS), (5.9, HOLDS), (5.0, NOT)])
 def test_twice_as_fast_is_what_was_claimed(slowest, verdict):
-    found = speed.rloo_speed(record(ppo4=slowest, ppo1=4.0, shared=3.5, rloo=3.0, wide=2.0))
+    found = speed.rloo_speed(
+        record(ppo4=slowest, rloo4=3.0, ppo1=4.0, shared=3.5, rloo=2.5, wide=2.0)
+    )
     assert found.verdict == verdict
-    whole, _, epochs, critic, rest, wide = (case.value for case in found.cases)
-    assert whole == pytest.approx(epochs * critic * rest)
-    assert wide == 1.5
-    assert [case.of_source for case in found.cases] == [True] + [False] * 5
+    whole, _, once, uneven, epochs, critic, rest, wide = (case.value for case in found.cases)
+    assert whole == slowest / 3 and once == 1.6
+    assert uneven == pytest.approx(epochs * critic * rest)
+    assert wide == 1.25
+    assert [case.of_source for case in found.cases] == [True] + [False] * 7
     assert "a machine" in found.why
 
 
