@@ -259,10 +259,19 @@ from rlkit.course import here
 
 here("1.4")
 
-# %%
+# %% [markdown]
+# ## Exercise 1.2  The loss
+# *6 minutes, one dot of three.* A row's weight counts for each of its
+# tokens, and what stands after an answer's end for nothing.
+
+# %% exercise="reinforce"
+@check.reinforce
 def reinforce(logp, weights, mask):
     """logp [B, T], weights [B], mask [B, T] -> a number to minimise"""
-    return -(weights[:, None] * logp * mask).sum() / mask.sum()
+    # SOLUTION
+    counted = torch.where(mask, weights[:, None] * logp, 0.0)
+    return -counted.sum() / mask.sum()
+    # END SOLUTION
 
 
 # %% [markdown]
@@ -306,7 +315,7 @@ assert less_mean.abs().max() == 0 and all_five.abs().max() > 0
 # drawn.
 #
 # ## 1.5 Train it
-# Now the real run, with your mask. In each step `student.sample` draws one
+# Now the real run, with your mask and loss. In each step `student.sample` draws one
 # answer each to 256 sums. (It does what `draw` does; it also keeps what the
 # model has read, so that nothing is read twice.)
 

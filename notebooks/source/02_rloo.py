@@ -220,7 +220,7 @@ here("2.3")
 # %%
 # NBVAL_CHECK_OUTPUT
 logp = torch.tensor([[-0.1, -0.4, 0.0], [-0.2, -0.3, -0.6]])
-mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+mask = torch.tensor([[True, True, False], [True, True, True]])
 A = torch.tensor([1.0, -1.0])
 whole = (logp * mask).sum(1)
 print("log-probs of the answers", [f"{x:.1f}" for x in whole])
@@ -228,11 +228,24 @@ print(f"per answer {-(A * whole).mean():.3f}")
 print(f"per token  {-(A[:, None] * logp * mask).sum() / mask.sum():.3f}")
 
 
-# %%
+# %% [markdown]
+# ## Exercise 2.2  The loss of whole answers
+# *6 minutes, one dot of three.* Sum over an answer's tokens first, then
+# take the mean over answers. Which places must not be in the sum?
+
+# %% exercise="sequence_loss"
+@check.sequence_loss
 def rloo_loss(logp, advantages, mask):
     """logp [B, T], advantages [B], mask [B, T] -> a number to minimise"""
-    return -(advantages * (logp * mask).sum(1)).mean()
+    # SOLUTION
+    whole = torch.where(mask, logp, 0.0).sum(1)  # [B]
+    return -(advantages * whole).mean()
+    # END SOLUTION
 
+
+# %%
+# NBVAL_CHECK_OUTPUT
+print(f"yours, on the two answers {rloo_loss(logp, A, mask):.3f}")
 
 # %% [markdown]
 # Every token of an answer gets the same advantage: the right first digit of
@@ -356,13 +369,47 @@ ladder.figure()
 # Do not read too much into which line lies higher: the learning rates
 # differ, and on this task, with rewards of 0 and 1, every judge works, as
 # page 01 found. The judge shows its worth where rewards carry a constant, or
-# where some prompts are hard and others are not. `rlkit evidence 02` measured the estimates with three
-# seeds, each on another sum:
+# where some prompts are hard and others are not. `rlkit evidence 02`
+# measured the estimates with three seeds, each on another sum:
 
 # %%
 kept = evidence.load("02")
 for name, values in kept.items():
     print(f"{name:37}", "  ".join(f"{x:5.2f}" for x in values))
+
+# %% [markdown]
+# ### One action or many?
+# RLOO calls the whole answer one action. Could each token be one? Its
+# return is what is paid from there to the end; the reward comes at the end,
+# so every token's return is the same number, and with the same baseline so
+# is its advantage:
+#
+#     A_i * sum_t grad logp_it   =   sum_t A_i * grad logp_it
+#
+# On the same samples, how large is the cosine between the two gradients?
+# (1: the same direction; 0: nothing in common.)
+
+# %%
+guess = None  # a number between -1 and 1
+# SOLUTION
+guess = 1.0
+# END SOLUTION
+
+# %%
+kept = actions.load()  # a value for each of three seeds
+for name in ("same baseline", "over own length", "critic"):
+    three = kept[f"cosine, token, {name}"]
+    print(f"token, {name:16}", "  ".join(f"{x:.3f}" for x in three))
+print(f"your guess             {guess}")
+
+# %% tags=["solution"]
+assert min(kept["cosine, token, same baseline"]) > 0.999
+
+# %% [markdown]
+# It is one gradient under two names. They part where a token gets something
+# of its own: a divisor, a baseline (a *critic*) or a ratio. Page 03 builds
+# the last two and comes back to this comparison. `rlkit bench actions`
+# measures it again.
 
 # %% [markdown]
 # ## Where it lives

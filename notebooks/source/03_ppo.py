@@ -487,13 +487,21 @@ from rlkit.course import here
 
 here("3.6")
 
-# %%
+# %% [markdown]
+# ## Exercise 3.3  The rewards of tokens
+# *8 minutes, two dots of three.* `kl` holds the differences of log-probs.
+# Answers end at different places, and padding is not charged.
+
+# %% exercise="token_rewards"
+@check.token_rewards
 def token_rewards(rewards, kl, mask, beta):
     """rewards [B], kl and mask [B, T] -> [B, T]"""
-    out = -beta * kl * mask
+    # SOLUTION
+    out = torch.where(mask, -beta * kl, 0.0)
     last = mask.sum(1) - 1  # the last valid token
     out[torch.arange(len(out)), last] += rewards
     return out
+    # END SOLUTION
 
 # %%
 # NBVAL_CHECK_OUTPUT
@@ -587,9 +595,9 @@ run
 from rlkit.course import here
 
 here("3.8")
-history = run.result()
 
 # %%
+history = run.result()
 ladder.add("PPO", run)
 ladder.figure()
 
@@ -608,6 +616,39 @@ print(f"the shipped critic tells them apart by {apart:.2f}")
 print(f"yours, in its last step, by {history[-1]['apart']:.2f}")
 
 # %% [markdown]
+# **One action or many, on equal terms.** Page 02 found that an answer
+# judged as a whole and an answer judged token by token give one gradient,
+# as long as reward and baseline are the same. Now tokens have things of
+# their own: a critic, a KL term that charges them for what follows, and a
+# ratio. Same model, samples and rewards, task `steps`, three seeds. Left:
+# how noisy the gradient of a batch is, beside that of whole answers. Right:
+# the share of tokens that the clip silences when a batch is used four
+# times.
+
+# %%
+kept = actions.load()
+actions.picture(kept)
+
+# %%
+for name in ("ratio of completions", "ratio of tokens"):
+    cut, ends = (kept[f"{x}, {name}"] for x in ("silenced", "accuracy"))
+    told = "  ".join(f"{a:.1%} -> {b:.2f}" for a, b in zip(cut, ends))
+    print(f"{name:22} silenced -> accuracy   {told}")
+
+# %% tags=["solution"]
+whole, own = (
+    kept[f"variance, {n}"] for n in ("completion", "token, critic")
+)
+assert all(c < w for c, w in zip(own, whole))
+
+# %% [markdown]
+# A critic that has learned takes some noise away. What `lambda` below 1
+# saves beyond it is not seen here. KL charged to what follows is as good as
+# KL on the whole answer: it is small. The product of an answer's ratios
+# leaves `0.8 ... 1.2` long before any one of them does, so the clip cuts
+# whole answers much more often; after ten rollouts both have learned the
+# same.
+#
 # Which tokens has the training moved? The answers from above again, now
 # also coloured by ratio, the new policy over the old, and by KL.
 

@@ -201,7 +201,27 @@ groups = rollout.rewards.view(-1, 8)
 counts = groups.sum(1).long().bincount(minlength=9)
 print("right of 8   ", list(range(9)))
 print("prompts      ", counts.tolist())
-print(f"dead groups   {(counts[0] + counts[8]) / 64:.2f}")
+
+# %% [markdown]
+# How many of these groups are dead? You will want to know it at every step.
+#
+# ## Exercise 4.2  The share of dead groups
+# *6 minutes, one dot of three.* Rewards need not be 0 and 1: a group of
+# halves is as dead as a group of zeros.
+
+# %% exercise="dead_share"
+@check.dead_share
+def dead_share(rewards, num_generations):
+    """rewards [B], prompt by prompt -> the share of dead groups"""
+    # SOLUTION
+    groups = rewards.view(-1, num_generations)  # [P, G]
+    return (groups == groups[:, :1]).all(1).float().mean()
+    # END SOLUTION
+
+# %%
+by_counting = (counts[0] + counts[8]) / 64
+print(f"dead groups   {dead_share(rollout.rewards, 8):.2f}")
+print(f"by counting   {by_counting:.2f}")
 
 # %% [markdown]
 # ### Train
@@ -237,8 +257,7 @@ def grpo_step(k):
         mean_over(rollout.mask, losses).backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
-    groups = rollout.rewards.view(-1, 8)
-    dead = (groups.std(1) == 0).float().mean().item()
+    dead = float(dead_share(rollout.rewards, 8))
     return {"reward": rollout.rewards.mean().item(), "dead": dead}
 
 # %% [markdown]
@@ -262,9 +281,9 @@ run
 from rlkit.course import here
 
 here("4.5")
-history = run.result()
 
 # %%
+history = run.result()
 ladder.add("GRPO", run)
 ladder.figure()
 

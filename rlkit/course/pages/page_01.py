@@ -6,7 +6,7 @@ from rlkit.course.pages.section import Section
 
 STUDENT = ("rlkit.course.student.Student",)
 DRAWN = ("student", "tokenizer", "model", "ids", "P", "B", "mask", "texts")
-PARTS = ("token_logps", "score", "reinforce", "make_step", "new_run")
+PARTS = ("token_logps", "score", "make_step", "new_run")
 
 
 def drawn() -> dict[str, Any]:
@@ -121,10 +121,10 @@ SECTIONS: dict[str, Section] = {
     ),
     "1.2": Section(STUDENT, exercises=("masks",)),
     "1.3": Section((), DRAWN, drawn),
-    "1.4": Section((), (*DRAWN, "token_logps", "score"), drawn),
+    "1.4": Section((), (*DRAWN, "token_logps", "score"), drawn, exercises=("reinforce",)),
     "1.5": Section(
         ("rlkit.course.student.Loop", "rlkit.widgets.live.LiveRun"),
-        PARTS[:3],
+        PARTS[:2],
         parts,
     ),
     "1.6": Section(("rlkit.course.ladder",), (*PARTS, "run"), rejoin_first),

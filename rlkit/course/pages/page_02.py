@@ -41,11 +41,11 @@ def begin() -> dict[str, Any]:
 
 
 def rejoin() -> dict[str, Any]:
-    """Section 2.5: the loss, and the run that was kept in runs/page02."""
+    """Section 2.5: the step, and the run that was kept in runs/page02."""
     from rlkit.course.student import Loop, Student
     from rlkit.widgets import keep
 
-    names = {"rloo_loss": rloo_loss, "make_step": make_step}
+    names: dict[str, Any] = {"make_step": make_step}
     folder = keep.last_run("page02")
     if folder is None:
         return names
@@ -61,11 +61,9 @@ SECTIONS: dict[str, Section] = {
     "2.2": Section(
         ("rlkit.course.student.Student", "rlkit.widgets.baseline.slopes"), ("rewards",), begin
     ),
-    "2.3": Section(),
+    "2.3": Section((), exercises=("sequence_loss",)),
     "2.4": Section(
         ("rlkit.course.student.Loop", "rlkit.widgets.live.LiveRun"),
-        ("rloo_loss",),
-        lambda: {"rloo_loss": rloo_loss},
     ),
     "2.5": Section(
         (
@@ -73,10 +71,11 @@ SECTIONS: dict[str, Section] = {
             "rlkit.RLOO",
             "rlkit.RLOOTrainer",
             "rlkit.advantages",
+            "rlkit.bench.actions",
             "rlkit.course.evidence",
             "rlkit.course.ladder",
         ),
-        ("rloo_loss", "make_step", "run"),
+        ("make_step", "run"),
         rejoin,
     ),
 }

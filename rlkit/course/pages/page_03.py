@@ -95,24 +95,19 @@ def drawn() -> dict[str, Any]:
     return tools() | made | {"first": first, "second": second}
 
 
-def begin_ppo() -> dict[str, Any]:
-    """Everything that PPO's run needs."""
-    return drawn() | {"token_rewards": token_rewards}
-
-
 def rejoin() -> dict[str, Any]:
-    """After the run; {} where none was kept."""
+    """After the run; without it where none was kept."""
     from rlkit.course.student import Loop, Student
     from rlkit.widgets import keep
 
     folder = keep.last_run("page03")
+    made = drawn() | {"reference": Student(), "judged": judged, "ppo_loss": ppo_loss}
     if folder is None:
-        return {}
+        return made
     pupil = Student(folder)
     loop = Loop(lambda k: {}, pupil, steps=12, output_dir=str(folder))
     run = keep.restore(loop, folder, score=pupil.task.reward)
-    learned = {"pupil": pupil, "reference": Student(), "run": run}
-    return begin_ppo() | learned | {"judged": judged, "ppo_loss": ppo_loss}
+    return made | {"pupil": pupil, "run": run}
 
 
 STATE = ("student", "critic", "rollout", "values")
@@ -122,11 +117,15 @@ SECTIONS = {
     "3.3": Section((), exercises=("leave_one_out",)),
     "3.4": Section((*CRITIC, *MORE), ("logp_of", "mean_over"), tools),
     "3.5": Section((), (*STATE, "first", "second"), drawn, exercises=("gae",)),
-    "3.6": Section((), STATE, drawn),
+    "3.6": Section((), STATE, drawn, exercises=("token_rewards",)),
     "3.7": Section(
         ("rlkit.policy.ValueModel", "rlkit.policy.load_model"),
-        (*STATE, "token_rewards"),
-        begin_ppo,
+        STATE,
+        drawn,
     ),
-    "3.8": Section(MAP, (*STATE, "judged", "ppo_loss", "pupil", "reference", "run"), rejoin),
+    "3.8": Section(
+        (*MAP, "rlkit.bench.actions"),
+        (*STATE, "judged", "ppo_loss", "pupil", "reference", "run"),
+        rejoin,
+    ),
 }
