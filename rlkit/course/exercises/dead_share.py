@@ -110,7 +110,7 @@ EXERCISE = Exercise(
             3,
             torch.float32,
         ),
-        case("3 prompts, 2 completions each", [0, 1, 1, 1, 1, 0], 2, torch.float32),
+        case("3 prompts, 2 completions each", [0, 1, 1, 1, 0, 0], 2, torch.float32),
         case("halves", [0.5] * 3 + [0, 0.5, 1, 1, 1, 1, 0, 0, 0.5], 3, torch.float64),
         case("tenths", [0.9] * 3 + [0.7] * 3 + [0.9, 0.7, 0.9], 3, torch.float32),
     ],
