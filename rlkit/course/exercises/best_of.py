@@ -104,7 +104,7 @@ EXERCISE = Exercise(
         case("the best of 3", SCORES, RIGHT, 3, torch.float64),
         case("the best of 2", SCORES, RIGHT, 2, torch.float32),
         case("the best of 1", [[0.5, 0.1, 0.3, 0.2]], [[0.0, 1.0, 1.0, 1.0]], 1, torch.float32),
-        case("the best of 4", [[0.5, 0.1, 0.3, 0.7]], [[0.0, 1.0, 1.0, 0.0]], 4, torch.float64),
+        case("the best of 4", [[0.5, 0.1, 0.3, 0.7]], [[0.0, 1.0, 0.0, 0.0]], 4, torch.float64),
     ],
     wrongs=WRONGS,
     hints=(
