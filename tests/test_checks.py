@@ -107,7 +107,7 @@ def test_no_case_is_even():
         for case in exercise.cases:
             numbers = (x for x in case.args if isinstance(x, torch.Tensor) and x.dim())
             for x in numbers:
-                if x.is_floating_point() and x.size(-1) > 1:
+                if x.is_floating_point() and x.size(-1) > 1 and x.any():  # or nothing is there
                     assert not torch.equal(x, x.flip(-1)), (exercise.name, case.about)
     rewards, num_generations = EXERCISES["leave_one_out"].cases[0].args
     assert (len(rewards), num_generations) == (8, 4)
