@@ -69,6 +69,14 @@ def ppo_loss(student: Any, critic: Any, batch: Any) -> tuple[Any, Any]:
     return mean_over(batch.mask, losses), mean_over(batch.mask, error)
 
 
+def three_tokens() -> dict[str, Any]:
+    """Section 3.1's: probabilities before and after an update, and advantages."""
+    import torch
+
+    p_old, p_new = torch.tensor([0.50, 0.40, 0.80]), torch.tensor([0.55, 0.80, 0.40])
+    return {"p_old": p_old, "p_new": p_new, "A": torch.tensor([1.0, 1.0, -1.0])}
+
+
 def tools() -> dict[str, Any]:
     """The small functions of section 3.3."""
     return {"logp_of": logp_of, "mean_over": mean_over}
@@ -113,7 +121,7 @@ def rejoin() -> dict[str, Any]:
 STATE = ("student", "critic", "rollout", "values")
 SECTIONS = {
     "3.1": Section((*TOOLS, "rlkit.widgets.clip.ClipExplorer", *MORE[1:])),
-    "3.2": Section((), exercises=("clip",)),
+    "3.2": Section((), ("p_old", "p_new", "A"), three_tokens, exercises=("clip",)),
     "3.3": Section((), exercises=("leave_one_out",)),
     "3.4": Section((*CRITIC, *MORE), ("logp_of", "mean_over"), tools),
     "3.5": Section((), (*STATE, "first", "second"), drawn, exercises=("gae",)),

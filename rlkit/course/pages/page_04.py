@@ -18,6 +18,13 @@ TOOLS = (
 MAP = ("inspect", "rlkit.objectives", "rlkit.GRPOConfig", "rlkit.GRPOTrainer", "rlkit.RLOOTrainer")
 
 
+def three_prompts() -> dict[str, Any]:
+    """Section 4.1's rewards, [3, 4]: a hard prompt, an easy one and a mastered one."""
+    import torch
+
+    return {"rewards": torch.tensor([[0, 0, 0, 1.0], [1, 1, 0, 1], [1, 1, 1, 1]])}
+
+
 def rejoin() -> dict[str, Any]:
     """After the run; without it where none was kept. Section 4.4's answers are drawn again."""
     from rlkit.course.student import Loop, Student
@@ -38,8 +45,8 @@ def rejoin() -> dict[str, Any]:
 
 SECTIONS = {
     "4.1": Section(TOOLS, exercises=("leave_one_out",)),
-    "4.2": Section((), exercises=("group_relative",)),
-    "4.3": Section(("rlkit.widgets.weight.WeightExplorer",)),
+    "4.2": Section((), ("rewards",), three_prompts, exercises=("group_relative",)),
+    "4.3": Section(("rlkit.widgets.weight.WeightExplorer",), ("rewards",), three_prompts),
     "4.4": Section((), exercises=("clip", "dead_share")),
     "4.5": Section((), ("pupil", "run", "guess"), rejoin),
     "4.6": Section(MAP, ("student", "rollout", "logp_of", "mean_over", "pupil"), rejoin),

@@ -30,6 +30,22 @@ def rejoin() -> dict[str, Any]:
     return state | {"run": run}
 
 
+def curves() -> dict[str, Any]:
+    """Section 6.3's: the accuracies of all suspects."""
+    from rlkit.course import evidence
+
+    return {"ends": evidence.load("06")}
+
+
+def probe_ends(count: Any) -> bool:
+    """Section 6.4's: does count(ids, 9) count up to and with the first end?"""
+    import torch
+
+    ids = torch.tensor([[5, 6, 9, 9], [5, 6, 7, 8]])
+    wanted = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    return torch.equal(count(ids, 9).int(), wanted.int())
+
+
 PROBES = tuple(f"rlkit.course.probes.probe_{name}" for name in ("count", "place", "old", "spread"))
 
 SECTIONS = {
@@ -47,13 +63,19 @@ SECTIONS = {
     ),
     "6.3": Section(("rlkit.course.evidence",), ("loop", "run"), rejoin),
     "6.4": Section((), exercises=("probe_baseline", "probe_penalty")),
-    "6.5": Section((*PROBES, "rlkit.course.suspects.SUSPECTS", "rlkit.course.suspects.MISTAKES")),
+    "6.5": Section(
+        (*PROBES, "rlkit.course.suspects.SUSPECTS", "rlkit.course.suspects.MISTAKES"),
+        ("ends", "probe_ends"),
+        lambda: curves() | {"probe_ends": probe_ends},
+    ),
     "6.6": Section(
         (
             "rlkit.rollout.eos_mask",
             "rlkit.advantages.leave_one_out",
             "rlkit.advantages.group_relative",
             "rlkit.objectives.kl_divergence",
-        )
+        ),
+        ("probe_ends",),
+        lambda: {"probe_ends": probe_ends},
     ),
 }

@@ -111,6 +111,28 @@ def begin_ranks() -> dict[str, Any]:
     return {"wide": wide_model(), "sizes": dict(SIZES)}
 
 
+def again(ranks: int) -> Any:
+    """Ranks that have run once more: nothing of a run stays on the disk."""
+    from rlkit.memory import Ranks
+
+    print(f"{ranks} rank{'s' * (ranks > 1)} of the section before: run again, some ten seconds")
+    made = Ranks(wide_model(), "grpo", fsdp=ranks, head="full", **SIZES)
+    return made.start().wait(300)
+
+
+def rejoin_alone() -> dict[str, Any]:
+    """Section 11.7: the one rank that the two are held against."""
+    from rlkit.widgets.ranks import LiveRanks
+
+    alone = again(1)
+    return begin_ranks() | {"alone": alone, "watch": LiveRanks(alone)}
+
+
+def rejoin_two() -> dict[str, Any]:
+    """Section 11.8: the two ranks."""
+    return {"two": again(2)}
+
+
 SECTIONS = {
     "11.1": Section(("torch", "torch.nn"), exercises=("low_rank",)),
     "11.2": Section(("rlkit.course.student.Student",), exercises=("low_rank",)),
@@ -126,8 +148,8 @@ SECTIONS = {
     "11.4": Section(("rlkit.course.ladder",), ("student", "layers", "run"), rejoin_run),
     "11.5": Section(("rlkit.widgets.sharding",), exercises=("reduce_scatter",)),
     "11.6": Section(("rlkit.memory.Ranks", "rlkit.widgets.ranks.LiveRanks")),
-    "11.7": Section((), ("wide", "sizes"), begin_ranks),
-    "11.8": Section(("rlkit.plan",)),
+    "11.7": Section((), ("wide", "sizes", "alone", "watch"), rejoin_alone),
+    "11.8": Section(("rlkit.plan",), ("two",), rejoin_two),
 }
 
 
