@@ -295,6 +295,7 @@ def picture(kept: dict[str, list[float]] | None = None) -> Any:
     }
     dots(noisy, shares, "{:.2f}", "noise of the gradient / of whole completions")
     noisy.axvline(1, color=INK, linewidth=1, linestyle=":")
+    fig.get_layout_engine().set(w_pad=0.3)  # inches: means stand right of the left panel
     silenced = {n: [100 * x for x in kept[f"silenced, {n}"]] for n in (SEQUENCE, TOKEN)}
     dots(cut, silenced, "{:.1f} %", "tokens silenced by the clip, %")
     return titled(fig, "Per token: a critic takes noise away, and the clip cuts far less")
