@@ -67,7 +67,8 @@ const explorer = {
     const strip = { left, cell, T };
     tokens(stage, strip, row, found, values);
     const plot = stage.plot({ left, top: 118, width: cell * T, height: 200, x: [0, T], y: Y,
-      xticks: row.tokens.map((_, t) => [t + 0.5, String(t)]), xlabel: "token t",
+      xticks: row.tokens.map((_, t) => [t + 0.5, String(t)])
+        .filter((_, t) => t % Math.ceil(20 / cell) === 0), xlabel: "token t",
       ylabel: "" });
     plot.line([[0, 0], [T, 0]], stage.ink, { width: 1, alpha: 0.6 });
     plot.bar(at, at + 1, ...Y, stage.ink, { alpha: 0.06 });
@@ -90,6 +91,7 @@ function tokens(stage, { left, cell, T }, row, found, values) {
   stage.text(row.prompt, left - 12, 56, { align: "right", size: 19, mono: true });
   stage.text(values.colour, left - 12, 91, { align: "right" });
   const small = cell < 40;
+  const lines = small ? Math.min(3, Math.ceil(26 / cell)) : 1; // where a number is wider than a cell
   for (let t = 0; t < T; t++) {
     const [value, tone] = SHOWS[values.colour](row, t, found);
     const { fill, ink } = stage.diverging(Number.isFinite(tone) ? tone : 0);
@@ -99,7 +101,8 @@ function tokens(stage, { left, cell, T }, row, found, values) {
     stage.text(row.tokens[t], x + cell / 2, 57, { align: "center", size: 19, mono: true,
       colour: ink });
     const words = fixed(value).replace(small ? "0." : "", small ? "." : "");
-    stage.text(words, x + cell / 2, 91, { align: "center", size: small ? 9.5 : 12 });
+    const below = lines === 1 ? 91 : 85 + 11 * (t % lines);
+    stage.text(words, x + cell / 2, below, { align: "center", size: small ? 9.5 : 12 });
   }
 }
 

@@ -21,7 +21,7 @@ function cells(width, data) {
   const gaps = data.weight ? 3 : 1;
   const w = Math.min(43, (Math.min(width, 700) - 8 - 14 * gaps) / columns);
   const roomy = w >= 38;
-  return { w, h: 25, gap: roomy ? 22 : 12, font: roomy ? 11.5 : 10, digits: w >= 34 ? 2 : 1, H };
+  return { w, h: 25, gap: roomy ? 22 : 12, font: roomy ? 11.5 : w >= 28 ? 10 : 9, digits: w >= 34 ? 2 : 1, H };
 }
 
 const bottom = (data) => 50 + 25 * (2 * data.weight[0].length + rowsOf(data)) + 2 * 24;
@@ -86,7 +86,7 @@ function matrix(stage, name, rows, left, top, cell) {
 
 function number(stage, x, left, top, cell) {
   const words = x === null || x === undefined ? "–" : fixed(x, cell.digits);
-  stage.text(words, left + cell.w - 5, top + cell.h / 2 - 0.5,
+  stage.text(words, left + cell.w - (cell.w >= 28 ? 5 : 3), top + cell.h / 2 - 0.5,
     { align: "right", size: cell.font, alpha: x === null ? 0.5 : 1 });
 }
 
