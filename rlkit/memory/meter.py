@@ -235,8 +235,9 @@ class Meter(TorchDispatchMode):
         if types and rules.wrapped(types):
             return NotImplemented  # a sharded tensor first takes its operation apart
         if func is DEVICE and type(args[0]) is FakeTensor:
-            return args[0].fake_device  # C++ asks for it more often than it calls operations
-        out = func(*args, **kwargs) if kwargs else func(*args)
+            out = args[0].fake_device  # C++ asks for it more often than it calls operations
+        else:
+            out = func(*args, **kwargs) if kwargs else func(*args)
         if isinstance(out, Tensor):
             self._see(func, args, out)
         elif isinstance(out, list | tuple):
