@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rlkit
+from rlkit.bench.copies import LARGE
 from rlkit.cli import main
 from rlkit.memory import (
     CARDS,
@@ -33,17 +34,6 @@ from rlkit.memory.settings import Setting
 from rlkit.memory.shapes import shape_of
 from rlkit.memory.step import PlannedStep, model_of
 
-LARGE = dict(
-    model_type="llama",
-    vocab_size=32000,
-    hidden_size=1024,
-    intermediate_size=3072,
-    num_hidden_layers=4,
-    num_attention_heads=16,
-    num_key_value_heads=4,
-    tie_word_embeddings=False,
-)
-"""About 100 million weights."""
 LARGE_SIZES = dict(
     per_device_train_batch_size=2, num_generations=2, prompt_length=14, max_completion_length=4
 )

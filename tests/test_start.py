@@ -299,7 +299,8 @@ def test_commands_pass_flags_and_exit_codes_on(start, done, monkeypatch):
     assert start.main(["test-fast"]) == 5
     assert start.main(["bench"]) == 5
     assert ran[0] == ["-m", "pytest", "-k", "gae"]
-    assert ran[1][-2:] == ["-m", "not slow and not browser"]
+    every_core = ["-n", "auto", "--maxprocesses", "8", "--dist", "loadfile"]
+    assert ran[1] == ["-m", "pytest", *every_core, "-m", "not slow and not browser"]
     assert ran[2] == ["-m", "rlkit.cli", "bench", "train"]
     assert done == ["dev"]
 

@@ -17,7 +17,6 @@ over batches, beside the square of its mean; what is clipped, and the accuracy, 
 used four times.
 """
 
-import csv
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ PROMPTS, FEW_PROMPTS = 32, 8
 """Of a batch that trains, and of one whose gradient is looked at."""
 WARM_UP = 6
 """Updates before anything is measured, so that the policy has left its reference."""
-BETA, LAM = 0.05, 0.95
+BETA, LAM, EPSILON = 0.05, 0.95, 0.2
 ROLLOUTS, REUSE, LEARNING_RATE = 10, 4, 1e-4
 WHOLE, SAME, TOKENS, LENGTH, RETURN, CRITIC, GAE = (
     "completion",
@@ -135,11 +134,10 @@ def gradients(seed: int, batches: int) -> dict[str, float]:
     for k in range(WARM_UP, WARM_UP + batches):
         rollout = student.sample(k, prompts=FEW_PROMPTS, num_generations=GROUP)
         with torch.no_grad():
-            old = student.policy(rollout, entropy=False)[0]
             logp_ref = reference(rollout, entropy=False)[0]
             values = critic(rollout)
-        kl = kl_divergence(old, logp_ref, "k1")
         logp = student.policy(rollout, entropy=False)[0]
+        kl = kl_divergence(logp.detach(), logp_ref, "k1")
         for name, own in advantages(rollout, kl, values).items():
             drawn.setdefault(name, []).append(gradient(student.policy, logp, own, rollout.mask))
     stacked = {name: torch.stack(parts) for name, parts in drawn.items()}
@@ -180,7 +178,7 @@ def trained(seed: int) -> Any:
     from rlkit.course.student import Student
 
     student = Student(task=TASK, seed=seed)
-    learn(student, range(WARM_UP), 1, "sequence", [])
+    learn(student, range(WARM_UP), 1, "sequence")
     return student
 
 
@@ -191,8 +189,8 @@ def reused(seed: int, level: str) -> dict[str, float]:
     """Share of tokens that the clip silences, and accuracy, with the ratio of this level."""
     from rlkit.course.student import Student
 
-    student, silenced = Student(task=TASK, seed=seed), []
-    learn(student, range(ROLLOUTS), REUSE, level, silenced)
+    student = Student(task=TASK, seed=seed)
+    silenced = learn(student, range(ROLLOUTS), REUSE, level)
     name = {"sequence": SEQUENCE, "token": TOKEN}[level]
     # the first use of a batch clips nothing
     later = [share for i, share in enumerate(silenced) if i % REUSE]
@@ -202,15 +200,14 @@ def reused(seed: int, level: str) -> dict[str, float]:
     }
 
 
-def learn(
-    student: Any, steps: Sequence[int], reuse: int, level: str, silenced: list[float]
-) -> None:
-    """Updates by the clipped surrogate. Appends the share of tokens without gradient to `silenced`.
+def learn(student: Any, steps: Sequence[int], reuse: int, level: str) -> list[float]:
+    """Updates by the clipped surrogate. Returns the share of tokens without gradient in each.
 
     Loss of both levels: the sum over a completion's tokens, the mean over completions; where no
     ratio has moved yet the gradients are the same.
     """
     optimizer = torch.optim.AdamW(student.model.parameters(), LEARNING_RATE, weight_decay=0.0)
+    silenced = []
     for k in steps:
         rollout = student.sample(k, prompts=PROMPTS, num_generations=GROUP)
         own = leave_one_out(rollout.rewards, GROUP)[:, None]
@@ -224,6 +221,7 @@ def learn(
             loss.backward()
             torch.nn.utils.clip_grad_norm_(student.model.parameters(), 1.0)
             optimizer.step()
+    return silenced
 
 
 def surrogate(
@@ -234,9 +232,9 @@ def surrogate(
     if level == "sequence":
         change = change.sum(1, keepdim=True)
     ratio = change.exp()
-    losses = clipped_surrogate(ratio, own)  # [B, 1] or [B, T]
+    losses = clipped_surrogate(ratio, own, EPSILON)  # [B, 1] or [B, T]
     loss = losses.sum() if level == "sequence" else (losses * mask).sum()
-    clipped = ((ratio < 0.8) & (own < 0)) | ((ratio > 1.2) & (own > 0))
+    clipped = ((ratio < 1 - EPSILON) & (own < 0)) | ((ratio > 1 + EPSILON) & (own > 0))
     counts = mask & (own != 0)
     share = (clipped & counts).sum() / counts.sum().clamp(min=1)
     return loss / len(mask), share.item()
@@ -256,21 +254,17 @@ def table(rows: Sequence[dict[str, float]]) -> str:
 
 
 def write(path: Path, seeds: Sequence[int], rows: Sequence[dict[str, float]]) -> None:
-    """One line a seed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["seed", *rows[0]])
-        writer.writerows(
-            [s, *(f"{x:.6g}" for x in r.values())] for s, r in zip(seeds, rows, strict=True)
-        )
+    """One line a seed, in the form of a page's evidence."""
+    from rlkit.course.evidence import commands
+
+    commands.write(path, {name: [row[name] for row in rows] for name in rows[0]}, seeds)
 
 
 def load(path: Path | None = None) -> dict[str, list[float]]:
     """What was recorded last: name -> one value a seed."""
-    with (path or data_path(RECORD)).open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    return {name: [float(row[name]) for row in rows] for name in rows[0] if name != "seed"}
+    from rlkit.course import evidence
+
+    return evidence.read(path or data_path(RECORD))
 
 
 def picture(kept: dict[str, list[float]] | None = None) -> Any:

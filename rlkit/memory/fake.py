@@ -16,8 +16,8 @@ PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.lay
 class Shapes(FakeTensorMode):
     """A FakeTensorMode of sizes that are all known.
 
-    Overrides a method of torch's own (its signature of PyTorch 2.13). Where a torch has no such
-    method, or calls it otherwise, plans are the same and take longer.
+    Overrides a method of torch's own, as PyTorch 2.13 calls it. Where a torch has no such method
+    plans are the same and take longer.
     """
 
     @classmethod

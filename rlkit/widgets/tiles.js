@@ -21,7 +21,8 @@ function cells(width, data) {
   const gaps = data.weight ? 3 : 1;
   const w = Math.min(43, (Math.min(width, 700) - 8 - 14 * gaps) / columns);
   const roomy = w >= 38;
-  return { w, h: 25, gap: roomy ? 22 : 12, font: roomy ? 11.5 : w >= 28 ? 10 : 9, digits: w >= 34 ? 2 : 1, H };
+  const font = roomy ? 11.5 : w >= 28 ? 10 : 9;
+  return { w, h: 25, gap: roomy ? 22 : 12, font, digits: w >= 34 ? 2 : 1, H };
 }
 
 const bottom = (data) => 50 + 25 * (2 * data.weight[0].length + rowsOf(data)) + 2 * 24;

@@ -156,6 +156,25 @@ class Notebook:
     def run_all(self):
         self.menu("Run", "Run All Cells")
 
+    def restart(self):
+        """Restart the kernel, with nothing left in the page."""
+        self.menu("Kernel", "Restart Kernel and Clear Outputs of All Cells…")
+        self.page.locator(".jp-Dialog button", has_text="Restart").click()
+
+    def reload_during_the_run(self):
+        """The page comes back with its curve, and the curve goes on, or has ended meanwhile."""
+        self.menu("File", "Save Notebook")
+        self.page.wait_for_timeout(800)
+        self.page.reload(wait_until="domcontentloaded")
+        self.widget.wait_for(timeout=60000)
+        self.until("points", lambda n: n is not None and int(n) >= 1, seconds=30)
+        seen = int(self.data("points"))
+        if self.data("state") == "running":
+            self.until(
+                "points", lambda n: int(n) > seen or self.data("state") != "running", seconds=60
+            )
+        assert self.data("state") in ("running", "done")
+
     def write(self, old, new):
         """Replace the code of the cell that begins with `old`."""
         self.page.locator(f'.jp-CodeCell:has-text("{old}") .cm-content').first.click()

@@ -42,7 +42,7 @@ def test_the_first_two_minutes(lab, notebook):
     seen = int(page.data("points"))
     page.until("points", lambda n: int(n) > seen, seconds=30)
     clock.mark(page.words("title"))
-    reload_during_the_run(page)
+    page.reload_during_the_run()
     clock.mark("the run goes on after a reload of the page")
     assert page.is_light()
     page.shot("page_00_mid_light")
@@ -57,8 +57,7 @@ def test_the_first_two_minutes(lab, notebook):
     clock.mark("end of the page")
     page.page.locator('.jp-Cell:has-text("->")').last.scroll_into_view_if_needed()
     page.page.screenshot(path=SHOTS / "page_00_after.png")
-    page.menu("Kernel", "Restart Kernel and Clear Outputs of All Cells…")
-    page.page.locator(".jp-Dialog button", has_text="Restart").click()
+    page.restart()
     page.page.wait_for_selector('.jp-OutputArea-output:has-text("gradient")', state="detached")
     rest_of_page(page)
     clock.mark("end of the page after a restart of the kernel")
@@ -83,8 +82,7 @@ def test_an_answer_outlives_the_kernel(lab, notebook):
     page.run_all()
     says(page, f"{name}: right")
     says(page, f"whose: your {exercise.function}")
-    page.menu("Kernel", "Restart Kernel and Clear Outputs of All Cells…")
-    page.page.locator(".jp-Dialog button", has_text="Restart").click()
+    page.restart()
     page.page.wait_for_selector('.jp-OutputArea-output:has-text("whose")', state="detached")
     page.page.locator('.jp-CodeCell:has-text("import torch") .jp-InputPrompt').first.click()
     page.menu("Run", "Run Selected Cell")
@@ -97,19 +95,6 @@ def test_an_answer_outlives_the_kernel(lab, notebook):
 def says(page, words):
     """Wait until a cell's output holds some words."""
     page.page.wait_for_selector(f'.jp-OutputArea-output:has-text("{words}")', timeout=60000)
-
-
-def reload_during_the_run(page):
-    """The page comes back with its curve, and the curve goes on, or has ended meanwhile."""
-    page.menu("File", "Save Notebook")
-    page.page.wait_for_timeout(800)
-    page.page.reload(wait_until="domcontentloaded")
-    page.widget.wait_for(timeout=60000)
-    page.until("points", lambda n: n is not None and int(n) >= 1, seconds=30)
-    seen = int(page.data("points"))
-    if page.data("state") == "running":
-        page.until("points", lambda n: int(n) > seen or page.data("state") != "running", seconds=60)
-    assert page.data("state") in ("running", "done")
 
 
 def finish(page, clock):

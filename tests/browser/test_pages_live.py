@@ -31,8 +31,7 @@ def test_run_all_reload_restart_and_rejoin(name, lab, notebook):
     for k in range(runs):
         train_what_it_asks_for(page, reload=k == 0)
     ended(page)
-    page.menu("Kernel", "Restart Kernel and Clear Outputs of All Cells…")
-    page.page.locator(".jp-Dialog button", has_text="Restart").click()
+    page.restart()
     page.page.wait_for_selector(".rlkit-run", state="detached")
     here = page.page.locator(".jp-CodeCell", has_text=f'here("{section}")')
     here.locator(".jp-InputPrompt").click()
@@ -52,7 +51,7 @@ def train_what_it_asks_for(page, reload):
     running = page.page.locator(".rlkit-run[data-state=running]").first
     running.wait_for(timeout=30000)
     if reload:
-        reload_and_see_it_move(page)
+        page.reload_during_the_run()
     page.page.wait_for_function(
         """() => [...document.querySelectorAll(".rlkit-run")].every(
              e => e.dataset.state != "running" || +e.dataset.accuracyPoints >= 2)""",
@@ -63,17 +62,6 @@ def train_what_it_asks_for(page, reload):
         page.page.wait_for_selector(".rlkit-run[data-state=running]", state="detached")
     asking.locator(".jp-InputPrompt").click()
     page.menu("Run", "Run Selected Cell and All Below")
-
-
-def reload_and_see_it_move(page):
-    """The page comes back with the run's curve, which goes on unless the run is over."""
-    page.menu("File", "Save Notebook")
-    page.page.wait_for_timeout(800)
-    page.page.reload(wait_until="domcontentloaded")
-    page.widget.wait_for(timeout=60000)
-    page.until("points", lambda n: int(n or 0) >= 1)
-    seen = int(page.data("points"))
-    page.until("points", lambda n: int(n) > seen or page.data("state") == "done")
 
 
 def ended(page):

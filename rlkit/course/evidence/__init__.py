@@ -44,6 +44,11 @@ def load(page: str, folder: Path | None = None) -> Numbers:
     file = path(page, folder)
     if not file.exists():
         raise FileNotFoundError(f"{file} is missing; `rlkit evidence {page}` measures it")
+    return read(file)
+
+
+def read(file: Path) -> Numbers:
+    """A file with a row a seed, as `commands.write` writes it, by name."""
     with file.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     names = [name for name in rows[0] if name != "seed"]

@@ -104,27 +104,30 @@ def case(about: str, logp: list, weights: list, lengths: list, dtype: torch.dtyp
     return Case(about, (rows, torch.tensor(weights, dtype=dtype), mask))
 
 
+CASES = [
+    case(
+        "answers of 2 and 3 tokens",
+        [[-0.5, -1.25, -4.0], [-0.25, -2.0, -0.75]],
+        [1.0, -0.5],
+        [2, 3],
+        torch.float32,
+    ),
+    case(
+        "answers of 1, 4 and 2 tokens",
+        [[-0.5, -9.0, -9.0, -3.0], [-1.0, -0.5, -0.25, -2.0], [-1.5, -0.75, -5.0, -7.0]],
+        [2.0, 1.0, -1.0],
+        [1, 4, 2],
+        torch.float64,
+    ),
+]
+"""Of a loss of log-probs [B, T] with a number for each answer; page 02's has the same."""
+
 EXERCISE = Exercise(
     name="reinforce",
     page="01",
     solution=reinforce,
     library=reinforce,
-    cases=[
-        case(
-            "answers of 2 and 3 tokens",
-            [[-0.5, -1.25, -4.0], [-0.25, -2.0, -0.75]],
-            [1.0, -0.5],
-            [2, 3],
-            torch.float32,
-        ),
-        case(
-            "answers of 1, 4 and 2 tokens",
-            [[-0.5, -9.0, -9.0, -3.0], [-1.0, -0.5, -0.25, -2.0], [-1.5, -0.75, -5.0, -7.0]],
-            [2.0, 1.0, -1.0],
-            [1, 4, 2],
-            torch.float64,
-        ),
-    ],
+    cases=CASES,
     wrongs=WRONGS,
     hints=(
         "A row's weight counts for each of its tokens: weights[:, None] * logp is [B, T].",

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from rlkit.course.exercises.exercise import Case, Exercise, Wrong
+from rlkit.course.exercises.exercise import Exercise, Wrong
+from rlkit.course.exercises.reinforce import CASES
 
 
 def rloo_loss(logp, advantages, mask):
@@ -94,33 +95,12 @@ WRONGS = [
 ]
 
 
-def case(about: str, logp: list, advantages: list, lengths: list, dtype: torch.dtype) -> Case:
-    rows = torch.tensor(logp, dtype=dtype)
-    mask = torch.arange(rows.shape[1]) < torch.tensor(lengths)[:, None]
-    return Case(about, (rows, torch.tensor(advantages, dtype=dtype), mask))
-
-
 EXERCISE = Exercise(
     name="sequence_loss",
     page="02",
     solution=rloo_loss,
     library=rloo_loss,
-    cases=[
-        case(
-            "answers of 2 and 3 tokens",
-            [[-0.5, -1.25, -4.0], [-0.25, -2.0, -0.75]],
-            [1.0, -0.5],
-            [2, 3],
-            torch.float32,
-        ),
-        case(
-            "answers of 1, 4 and 2 tokens",
-            [[-0.5, -9.0, -9.0, -3.0], [-1.0, -0.5, -0.25, -2.0], [-1.5, -0.75, -5.0, -7.0]],
-            [2.0, 1.0, -1.0],
-            [1, 4, 2],
-            torch.float64,
-        ),
-    ],
+    cases=CASES,
     wrongs=WRONGS,
     hints=(
         "First one number for each answer: (logp * mask).sum(1) is [B].",

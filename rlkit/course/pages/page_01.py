@@ -43,14 +43,11 @@ def score(model: Any, ids: Any, P: int) -> Any:
     return token_logps(model(ids).logits[:, P - 1 : -1], ids[:, P:])
 
 
-def reinforce(logp: Any, weights: Any, mask: Any) -> Any:
-    """Section 1.4: logp [B, T], weights [B], mask [B, T] -> a number to minimise."""
-    return -(weights[:, None] * logp * mask).sum() / mask.sum()
-
-
 def make_step(student: Any, shift: float = 0.0, baseline: bool = False) -> Any:
     """Section 1.5: k -> {"reward": mean reward}, one training step."""
     import torch
+
+    from rlkit.course.exercises.reinforce import reinforce
 
     parameters = list(student.model.parameters())
     adam = torch.optim.AdamW(parameters, 1e-3, weight_decay=0.0)

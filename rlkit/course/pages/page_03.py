@@ -32,16 +32,6 @@ def mean_over(mask: Any, x: Any) -> Any:
     return (x * mask).sum() / mask.sum()
 
 
-def token_rewards(rewards: Any, kl: Any, mask: Any, beta: float) -> Any:
-    """Section 3.6's: minus beta kl on every token, the reward on the last valid one."""
-    import torch
-
-    out = -beta * kl * mask
-    last = mask.sum(1) - 1
-    out[torch.arange(len(out)), last] += rewards
-    return out
-
-
 def judged(rollout: Any, student: Any, critic: Any, beta: float = 0.05) -> Any:
     """Section 3.7's: a rollout with PPO's advantages and returns; the adder is the reference."""
     import torch
@@ -53,7 +43,7 @@ def judged(rollout: Any, student: Any, critic: Any, beta: float = 0.05) -> Any:
         logp_old = logp_of(student, rollout)
         kl = logp_old - logp_of(Student(), rollout)
         values = critic(rollout)
-    rewards = token_rewards(rollout.rewards, kl, rollout.mask, beta)
+    rewards = advantages.token_rewards(rollout.rewards, kl, rollout.mask, beta)
     A, returns = advantages.gae(rewards, values, rollout.mask)
     A = advantages.whiten(A, rollout.mask)
     return rollout.replace(logp_old=logp_old, values=values, advantages=A, returns=returns)

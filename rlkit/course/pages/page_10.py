@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rlkit.course.pages.page_03 import logp_of
 from rlkit.course.pages.section import Section
 
 
@@ -53,15 +54,6 @@ def two_scores(judge: Any, pairs: list[dict[str, str]]) -> Any:
     sides = ("chosen", "rejected")
     texts = [pair["prompt"] + pair[k] for k in sides for pair in pairs]
     return judge(*tokens(texts)).chunk(2)
-
-
-def logp_of(student: Any, rollout: Any) -> Any:
-    """Section 10.6's: log-probs of the completions' tokens, [B, T], 0 on padding."""
-    import torch
-
-    logp = student.logits(rollout).log_softmax(-1)  # [B, T, V]
-    logp = logp.gather(-1, rollout.completion_ids[..., None]).squeeze(-1)
-    return torch.where(rollout.mask, logp, 0.0)
 
 
 def make_step(student: Any, beta: float) -> Any:
